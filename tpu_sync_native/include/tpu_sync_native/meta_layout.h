@@ -1,0 +1,99 @@
+// The shared metadata of one host, as bytes.
+//
+// The daemon is the only writer; engines map the file read-only and read it without locks.
+//
+//   offset                what
+//   0                     MetaHeader          4096 bytes
+//   namespaces_offset     NamespaceRecord     namespaces_max x 64 bytes
+//   buckets_offset        Bucket              bucket_count   x 64 bytes
+//   slots_offset          SlotRecord          slots_max      x 64 bytes
+//   key_tails_offset      KeyTail             slots_max      x 24 bytes (touched by keys > 40 bytes only)
+//
+// Every table starts at a multiple of 4096. All integers are little-endian. docs/formats/arena.md draws it.
+//
+// Reading a record (a sequence counter, no fences: each data load is an acquire, each data store a
+// release, which x86 gives for nothing and ThreadSanitizer understands):
+//
+//   reader  s = seq.load(acquire); odd -> retry     writer  seq.store(s + 1, relaxed)
+//           copy words, each load(acquire)                   words, each store(release)
+//           seq.load(relaxed) != s -> retry                  seq.store(s + 2, release)
+//
+// A reader retries a bounded number of times (kSeqRetriesMax), then the chunk is a miss: a writer that
+// was killed in the middle leaves an odd counter behind, and nobody may wait for it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace tpu_sync_native {
+
+inline constexpr uint64_t kMetaMagic = 0x314154454d54564bULL;  // "KVTMETA1"
+inline constexpr uint32_t kMetaVersion = 1;
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
+inline constexpr uint32_t kKeyBytesMin = 16;
+inline constexpr uint32_t kKeyBytesMax = 64;
+inline constexpr uint32_t kKeyBytesInline = 40;
+inline constexpr uint32_t kBucketCells = 8;
+inline constexpr uint32_t kSeqRetriesMax = 64;
+inline constexpr uint32_t kPayloadUnit = 4096;  // payload offsets and slot sizes are multiples of this
+
+enum class SlotState : uint8_t { kFree = 0, kReserved = 1, kCommitted = 2, kQuarantined = 3 };
+
+struct alignas(4096) MetaHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t namespaces_max;
+  uint64_t data_bytes;   // size of the payload file
+  uint64_t meta_bytes;   // size of this file
+  uint64_t slab_bytes;
+  uint32_t slots_max;
+  uint32_t bucket_count;
+  uint64_t namespaces_offset;
+  uint64_t buckets_offset;
+  uint64_t slots_offset;
+  uint64_t key_tails_offset;
+  uint64_t boot_id;      // random per daemon process; a client that sees another one has lost its session
+  uint8_t arena_id[16];  // random per arena
+};
+static_assert(sizeof(MetaHeader) == 4096);
+
+// A namespace's chunks are those whose record carries its index and its present epoch, so clearing a
+// namespace is one store to `epoch`; the stale slots are reclaimed in the background.
+struct alignas(64) NamespaceRecord {
+  std::atomic<uint32_t> epoch;  // 0: the record is unused
+  uint32_t reserved;
+  uint64_t chunk_bytes;
+  uint8_t id[16];
+  uint8_t pad[32];
+};
+static_assert(sizeof(NamespaceRecord) == 64);
+
+// Eight cells; a key may stand in either of two buckets. tag 0 is an empty cell. A cell is changed by
+// single stores (slot first, then tag), so it needs no counter: a reader that meets a half-made cell
+// finds another key in the slot record and goes on.
+struct alignas(64) Bucket {
+  std::atomic<uint16_t> tags[kBucketCells];
+  std::atomic<uint32_t> slots[kBucketCells];
+  uint8_t pad[16];
+};
+static_assert(sizeof(Bucket) == 64);
+
+// Words are written and read whole (see the protocol above). `generation` is raised at reserve, before
+// the first byte of the new chunk is written, and when a chunk is evicted; a load compares it after its copy.
+struct alignas(64) SlotRecord {
+  std::atomic<uint32_t> seq;
+  std::atomic<uint32_t> generation;
+  std::atomic<uint64_t> place;   // payload offset / kPayloadUnit (low 32), state (8), key bytes (8), zero (16)
+  std::atomic<uint64_t> owner;   // namespace index (low 32), epoch (high 32)
+  std::atomic<uint64_t> key[5];  // the first 40 bytes of the key, zero-padded
+};
+static_assert(sizeof(SlotRecord) == 64);
+
+struct KeyTail {
+  std::atomic<uint64_t> key[3];
+};
+static_assert(sizeof(KeyTail) == 24);
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint16_t>::is_always_lock_free);
+
+}  // namespace tpu_sync_native

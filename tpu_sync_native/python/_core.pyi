@@ -1,0 +1,159 @@
+"""What the native module offers to Python. Every call that can take time releases the GIL.
+
+Keys are given as a list of bytes, or as one C-contiguous uint8 array of shape (count, key_bytes).
+Errors: ValueError for a wrong argument (message names it), DaemonLost when the daemon does not answer
+within the deadline (and at once on every later call of that Session).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = Sequence[bytes] | npt.NDArray[np.uint8]
+U8 = npt.NDArray[np.uint8]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+
+class DaemonLost(RuntimeError): ...
+
+def build_info() -> dict[str, str]: ...
+def ring_bytes() -> int:
+    """Size a ring file (memfd) must have; doorbell files are one page (4096 bytes)."""
+
+class SlotRefs:
+    """Slots of a lease, as arrays of one length."""
+
+    slots: U32
+    generations: U32
+    offsets: U64  # bytes into the payload file
+
+class ReadGrant:
+    lease: int  # 0: no key was present
+    count: int  # leading keys that are leased
+    refs: SlotRefs
+
+class WriteGrant:
+    lease: int  # 0: nothing was granted
+    grants: U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space
+    refs: SlotRefs  # of the granted keys, in key order
+
+# ---- daemon side -----------------------------------------------------------------------------
+
+class Store:
+    """The host tier of one daemon: arena, index, slots, leases, and the thread that serves the rings."""
+
+    def __init__(
+        self,
+        *,
+        data_fd: int,  # payload file; sized (ftruncate) here, populated in the background
+        meta_fd: int,  # metadata file; sized and initialised here
+        doorbell_fd: int,  # memfd of one page, shared by all sessions
+        dram_bytes: int,
+        slab_bytes: int = 0,  # 0: dram_bytes / 64, between 2 MiB and 1 GiB
+        slots_max: int = 0,  # 0: dram_bytes / 16 KiB
+        policy: str = "lru",
+        boot_id: int,
+        lease_ms: int = 600_000,
+    ) -> None: ...
+    def start(self) -> None:
+        """Start the population of the arena, the ring thread and housekeeping."""
+    def stop(self) -> None:
+        """Stop and join the threads. Idempotent."""
+    def populated_bytes(self) -> int: ...
+    def population_error(self) -> str | None:
+        """Why population stopped early (no space), or None."""
+    def open_namespace(self, id: bytes, chunk_bytes: int) -> int: ...
+    def clear_namespace(self, ns: int) -> int: ...
+    def open_session(self, session: int, group: int, pid: int, ring_fd: int | None) -> None:
+        """ring_fd None: a session without a ring (the same calls over gRPC). The fd is duplicated."""
+    def close_session(self, session: int, drained: bool) -> None: ...
+    def lookup(self, ns: int, keys: Keys) -> int: ...
+    def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
+    def release(self, session: int, lease: int) -> None: ...
+    def reserve(self, session: int, ns: int, keys: Keys) -> WriteGrant: ...
+    def commit(self, session: int, lease: int, keep: U8 | None = None) -> None: ...
+    def abort(self, session: int, lease: int) -> None: ...
+    def touch(self, session: int, ns: int, keys: Keys) -> None: ...
+    def set_draining(self, draining: bool) -> None: ...
+    def expire_leases(self, now_ms: int) -> None: ...
+    def evict(self, ns: int, bytes: int) -> int: ...
+    def stats(self) -> dict[str, int]: ...
+    def namespaces(self) -> list[dict[str, Any]]: ...
+    def sessions(self) -> list[dict[str, Any]]: ...
+    def list_chunks(self, ns: int, after: int | None, limit: int) -> list[dict[str, Any]]: ...
+    def audit(self) -> list[str]: ...
+
+POLICIES: Final[tuple[str, ...]]
+
+# ---- engine side -----------------------------------------------------------------------------
+
+class Session:
+    """One process's life with the daemon, over shared memory. Thread-safe; not usable after a fork."""
+
+    def __init__(self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50) -> None:
+        """Maps the four files (the fds may be closed afterwards); ValueError when a header does not fit."""
+    boot_id: int
+    arena_id: bytes
+    data_bytes: int
+    lost: bool
+    def mark_lost(self) -> None:
+        """The session socket ended: from now on every call raises DaemonLost at once and lookup says 0."""
+    def lookup(self, ns: int, keys: Keys) -> int:
+        """Leading keys that are committed. No IPC, no side effect. 0 when lost."""
+    def lease(self, ns: int, keys: Keys) -> ReadGrant: ...
+    def reserve(self, ns: int, keys: Keys) -> WriteGrant: ...
+    def release(self, lease: int) -> None:
+        """Posted: returns before the daemon has seen it."""
+    def commit(self, lease: int, keep: U8 | None = None, *, wait: bool = True) -> bool:
+        """wait: True when the chunks are readable, False when the namespace was cleared meanwhile; ValueError for a
+        lease the daemon does not know. Not wait: posted, always True."""
+    def abort(self, lease: int) -> None: ...
+    def touch(self, ns: int, keys: Keys) -> None: ...
+    def ping(self) -> None: ...
+    def drained(self) -> None:
+        """Posted: this process writes no more into any slot (before an orderly close)."""
+    def view(self, offset: int, length: int, writable: bool) -> memoryview:
+        """Bytes of the arena; keeps the mapping alive as long as the view lives."""
+    def unchanged(self, slots: U32, generations: U32) -> npt.NDArray[np.bool_]:
+        """Per slot: committed or reserved under this very generation still. Called after a copy."""
+    def counters(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+class CopyEngine:
+    """Copies between device blocks and arena slots on its own threads (host backend: plain memory)."""
+
+    def __init__(self, session: Session | None, *, threads: int = 0, arena: memoryview | None = None) -> None:
+        """The arena is the session's (or `arena`, for tests and benchmarks). threads 0: half the cores, 1 to 4."""
+    def add_layout(
+        self,
+        regions: Sequence[tuple[int, int, int]],  # (address of block 0, bytes between blocks, page bytes)
+        num_blocks: int,
+        blocks_per_chunk: int,
+        chunk_offset: int = 0,  # where this worker's part starts in a slot
+    ) -> int:
+        """Geometry of one KV group's blocks; returns its id. In a slot, the pages of region 0 of all the chunk's
+        blocks come first, then those of region 1, ...: consecutive blocks make long runs."""
+    def submit(
+        self,
+        job: int,
+        direction: Literal["store", "load"],
+        layouts: Sequence[int],  # one entry per group
+        group_sizes: Sequence[int],  # blocks per group
+        block_ids: npt.NDArray[np.int64],  # device blocks, group after group
+        block_positions: npt.NDArray[np.int64],  # per block: chunk ordinal * blocks_per_chunk + block within the chunk,
+        #                                          the ordinal counting into slots/generations/offsets of this job
+        refs: SlotRefs | tuple[U32, U32, U64],
+    ) -> None:
+        """One job. A load fails when a slot's generation is not that of refs before or after its copy."""
+    def poll(self) -> list[tuple[int, bool, int, float, int]]:
+        """Finished jobs since the last call: (job, ok, bytes, seconds, chunks that were valid)."""
+    def wait(self, jobs: Sequence[int], timeout_s: float) -> bool:
+        """Block (GIL released) until these jobs are finished; they are still reported by poll."""
+    def pending(self) -> int: ...
+    def counters(self) -> dict[str, int]: ...
+    def copy(self, extents: npt.NDArray[np.uint64]) -> None:
+        """Copy (source address, target address, length) rows and wait; for benchmarks and tests."""
+    def close(self) -> None:
+        """Finish what was submitted, join the threads. Idempotent."""

@@ -1,0 +1,145 @@
+// The host tier: who may use which slot, and what lies in it.
+//
+// States of a slot:
+//
+//   FREE -Reserve-> RESERVED -Commit-> COMMITTED (evictable when unpinned) -evict-> FREE
+//                   RESERVED -Abort-> FREE
+//                   RESERVED -session died or lease expired-> QUARANTINED -group drained or gone-> FREE
+//
+// Only Commit makes a chunk readable. Nothing is pinned without an owner and a deadline: a pin belongs to a
+// read lease, a read lease to a session. A session belongs to a group (the processes of one engine); slots a
+// dead session had reserved stay quarantined until no other process of its group can still be writing them.
+//
+// Threads: every method is thread-safe (one mutex inside; the store is the only writer of the shared
+// metadata). No method blocks on anything but that mutex, and none holds it for longer than one batch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tpu_sync_native {
+
+class Arena;   // arena/arena.h: the mapped payload file, its slabs and how far it is pre-faulted
+
+using SessionId = uint64_t;
+using GroupId = uint64_t;
+using LeaseId = uint64_t;  // never reused within a boot; 0 is no lease
+
+// Keys of one batch: `count` keys, each `offsets[i+1] - offsets[i]` bytes of `bytes`. Borrowed for the call.
+struct KeyBatch {
+  const uint8_t* bytes = nullptr;
+  const uint32_t* offsets = nullptr;  // count + 1 entries
+  uint32_t count = 0;
+  std::string_view at(uint32_t i) const;
+};
+
+// One slot as a lease hands it out: everything a copy needs.
+struct SlotRef {
+  uint32_t slot;
+  uint32_t generation;
+  uint64_t offset;  // bytes into the payload file
+};
+static_assert(sizeof(SlotRef) == 16);
+
+enum class Outcome : uint8_t {
+  kOk = 0,
+  kUnknownNamespace,   // no such index (or of an earlier boot)
+  kUnknownSession,
+  kUnknownLease,       // never granted, already given back, or expired
+  kBadKey,             // a key's length is outside 16..64
+  kBatchTooLarge,
+  kDraining,           // the daemon is stopping: no new leases
+  kCleared,            // commit only: the namespace was cleared since the reserve; the chunks are gone
+};
+
+enum class Grant : uint8_t {
+  kGranted = 0,
+  kPresent,   // already committed
+  kPending,   // another writer has it reserved
+  kNoSpace,   // nothing evictable
+};
+
+struct ReadGrant {
+  Outcome outcome = Outcome::kOk;
+  LeaseId lease = 0;           // 0 when slots is empty
+  std::vector<SlotRef> slots;  // the leading hits, in key order
+};
+
+struct WriteGrant {
+  Outcome outcome = Outcome::kOk;
+  LeaseId lease = 0;           // 0 when nothing was granted
+  std::vector<Grant> grants;   // one per key
+  std::vector<SlotRef> slots;  // one per granted key, in key order
+};
+
+struct StoreOptions {
+  uint64_t boot_id = 0;
+  uint64_t slab_bytes = 0;
+  uint32_t slots_max = 0;
+  uint32_t namespaces_max = 1024;
+  std::string policy = "lru";       // a name in policy/registry.h
+  uint64_t lease_ms = 600'000;      // a lease not given back by then is taken back
+};
+
+struct Counter { std::string_view name; uint64_t value; };
+
+class Store {
+ public:
+  // Takes over a fresh metadata file (truncated to its size here) and the arena. Throws std::invalid_argument
+  // naming the option; construction and namespace set-up are the control path.
+  Store(std::shared_ptr<Arena> arena, int meta_fd, const StoreOptions& options);
+  ~Store();
+
+  // ---- namespaces (control path; throw std::invalid_argument) ----
+  // Index of the namespace `id` (16 bytes), made if new. Refuses another chunk size for a known id, and a chunk
+  // larger than a slab.
+  uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
+  // Makes every chunk of the namespace unreadable at once (epoch + 1). Returns how many were committed.
+  uint64_t ClearNamespace(uint32_t ns);
+
+  // ---- sessions ----
+  void OpenSession(SessionId session, GroupId group, uint32_t pid);
+  // The process is gone (drained = true when it said so itself, or its end is proven; false when only the
+  // connection ended and it may still be writing). Read leases go back at once, write leases are aborted
+  // (drained, and no other process in the group) or quarantined. Calling again with drained = true ends
+  // this session's part in its group's quarantines. Idempotent.
+  void CloseSession(SessionId session, bool drained);
+
+  // ---- the hot calls; served from the ring, and the same over gRPC ----
+  uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const;  // hint; no side effect
+  ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
+  Outcome Release(SessionId session, LeaseId lease);
+  WriteGrant Reserve(SessionId session, uint32_t ns, const KeyBatch& keys);
+  // keep: bit i says whether granted slot i is committed (else aborted); empty = all.
+  Outcome Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep = {});
+  Outcome Abort(SessionId session, LeaseId lease);
+  Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);
+
+  // ---- per second (called by the daemon's housekeeping thread) ----
+  void ExpireLeases(uint64_t now_ms);            // steady clock; tests pass their own time
+  uint64_t ReclaimStale(uint64_t slots_max);     // frees slots of cleared epochs; returns how many
+  void SetDraining(bool draining);
+
+  // ---- admin and observation ----
+  uint64_t Evict(uint32_t ns, uint64_t bytes);   // evict unpinned chunks of one namespace; bytes freed
+  std::vector<Counter> Stats() const;            // names in stats.h; gauges and monotonic counters
+  struct NamespaceStats { uint32_t index; std::string id; uint64_t chunk_bytes, epoch, chunks, bytes, hits, misses, stores, evictions; };
+  struct SessionStats { SessionId session; GroupId group; uint32_t pid; uint64_t read_leases, write_leases, pinned_slots, reserved_slots; };
+  struct ChunkInfo { std::string key; uint32_t slot, generation, pins; uint64_t offset; uint8_t state; };
+  std::vector<NamespaceStats> Namespaces() const;
+  std::vector<SessionStats> Sessions() const;
+  // Chunks of a namespace from slot `after` on (exclusive; kNoSlot = from the start), at most limit.
+  std::vector<ChunkInfo> ListChunks(uint32_t ns, uint32_t after, uint32_t limit) const;
+  // Checks every invariant (docs/protocol.md) and returns the broken ones in words; empty when sound. For tests.
+  std::vector<std::string> Audit() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tpu_sync_native
