@@ -1,0 +1,46 @@
+// The module: build facts, then one Bind function per type, lowest layer first.
+#include <pybind11/pybind11.h>
+
+#include "bindings.h"
+#include "tpu_sync_native/ring_layout.h"
+
+namespace py = pybind11;
+
+namespace tpu_sync_native {
+
+[[gnu::weak]] void BindGrants(py::module_&) {}
+[[gnu::weak]] void BindStore(py::module_&) {}
+[[gnu::weak]] void BindSession(py::module_&) {}
+[[gnu::weak]] void BindCopyEngine(py::module_&) {}
+
+namespace {
+
+py::dict BuildInfo() {
+  py::dict info;
+  info["compiler"] = __VERSION__;
+  info["standard"] = std::to_string(__cplusplus);
+#if defined(__SANITIZE_ADDRESS__)
+  info["sanitizer"] = "address";
+#elif defined(__SANITIZE_THREAD__)
+  info["sanitizer"] = "thread";
+#else
+  info["sanitizer"] = "none";
+#endif
+  info["meta_version"] = std::to_string(kMetaVersion);
+  info["ring_version"] = std::to_string(kRingVersion);
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Native heart of kvtier; see _core.pyi for the contract.";
+  module.def("build_info", &BuildInfo);
+  module.def("ring_bytes", [] { return kRingBytes; });
+  BindGrants(module);
+  BindStore(module);
+  BindSession(module);
+  BindCopyEngine(module);
+}
+
+}  // namespace tpu_sync_native

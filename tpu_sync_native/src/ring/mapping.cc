@@ -1,0 +1,50 @@
+#include "ring/mapping.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace tpu_sync_native {
+
+uint64_t FileBytes(int fd, std::string_view what) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) {
+    throw std::system_error(errno, std::generic_category(), std::string(what) + ": fstat");
+  }
+  return static_cast<uint64_t>(status.st_size);
+}
+
+Mapping::Mapping(int fd, uint64_t bytes, Access access, std::string_view what) {
+  const uint64_t file_bytes = FileBytes(fd, what);
+  if (bytes == 0 || file_bytes < bytes) {
+    throw std::invalid_argument(std::string(what) + ": the file has " + std::to_string(file_bytes) +
+                                " bytes, " + std::to_string(bytes) + " are needed");
+  }
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const address = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) {
+    throw std::system_error(errno, std::generic_category(), std::string(what) + ": mmap");
+  }
+  data_ = static_cast<std::byte*>(address);
+  bytes_ = bytes;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace tpu_sync_native
