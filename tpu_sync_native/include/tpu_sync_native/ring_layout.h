@@ -11,15 +11,18 @@
 // area's end is preceded by a record of kSkip, which stretches to the end. A client that finds the ring empty
 // skips to the start as well, so a quiet session touches few pages and stays in the cache.
 //
-//   client   record bytes, then request_tail.store     server   request_tail.load, then private copy of the record,
+//   client   record bytes, then request_tail.store     server   request_tail.load, then private copy of the
+//   record,
 //            server_sleeping set -> ring the doorbell            then request_head.store
 //
-// Replies: a session has at most one call in flight (posted requests get no reply), so the reply area holds one
-// reply: ReplyHeader, slots, grants. The server writes it, then stores the request's sequence number in
-// `reply_sequence`. A client that has given up on a call never looks at its reply: the session is lost by then.
+// Replies: a session has at most one call in flight (posted requests get no reply), so the reply area holds
+// one reply: ReplyHeader, slots, grants. The server writes it, then stores the request's sequence number in
+// `reply_sequence`. A client that has given up on a call never looks at its reply: the session is lost by
+// then.
 //
-// Sleeping: each side announces that it is about to sleep in a flag, looks once more, and sleeps on a futex word;
-// the other side stores its news first and looks at the flag after. All four accesses are sequentially consistent.
+// Sleeping: each side announces that it is about to sleep in a flag, looks once more, and sleeps on a futex
+// word; the other side stores its news first and looks at the flag after. All four accesses are sequentially
+// consistent.
 //
 // Trust: the server believes nothing in here. Counters, lengths and ids are read once, checked, and used from
 // private memory; a ring that lies is closed (`server_closed`) and never looked at again. The memfd is sealed
@@ -84,12 +87,13 @@ struct RequestHeader {
   uint64_t lease;     // release, commit, abort
   uint32_t ns;        // lease, reserve, touch
   uint32_t key_count;
-  uint32_t key_length;   // != 0: all keys are this long and no lengths follow
-  uint32_t keep_bytes;   // commit: bytes of the keep bitmap
+  uint32_t key_length;  // != 0: all keys are this long and no lengths follow
+  uint32_t keep_bytes;  // commit: bytes of the keep bitmap
   uint8_t pad[24];
 };
 static_assert(sizeof(RequestHeader) == kRecordUnit);
-// After it: [uint32_t length of each key, when key_length == 0] [key bytes, one after the other] | [keep bitmap]
+// After it: [uint32_t length of each key, when key_length == 0] [key bytes, one after the other] | [keep
+// bitmap]
 
 struct ReplyHeader {
   uint64_t sequence;
@@ -102,7 +106,8 @@ struct ReplyHeader {
 static_assert(sizeof(ReplyHeader) == 64);
 // After it: SlotRef[slot_count] (16 bytes each), then one byte for each of grant_count
 
-static_assert(kRequestAreaBytes >= sizeof(RequestHeader) + kRecordUnit + kBatchKeysMax * (kKeyBytesMax + 4ull));
+static_assert(kRequestAreaBytes >=
+              sizeof(RequestHeader) + kRecordUnit + kBatchKeysMax * (kKeyBytesMax + 4ull));
 static_assert(kReplyAreaBytes >= sizeof(ReplyHeader) + kBatchKeysMax * (16ull + 1));
 
 }  // namespace tpu_sync_native

@@ -12,8 +12,8 @@ class Mapping {
   enum class Access { kRead, kReadWrite };
 
   Mapping() = default;
-  // Maps the first `bytes` of `fd` (the descriptor may be closed afterwards). Throws std::invalid_argument naming
-  // `what` when the file is shorter, std::system_error when the kernel refuses.
+  // Maps the first `bytes` of `fd` (the descriptor may be closed afterwards). Throws std::invalid_argument
+  // naming `what` when the file is shorter, std::system_error when the kernel refuses.
   Mapping(int fd, uint64_t bytes, Access access, std::string_view what);
   ~Mapping();
   Mapping(Mapping&& other) noexcept;
