@@ -1,0 +1,1 @@
+"""Bytes <-> values, without any input or output."""

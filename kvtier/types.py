@@ -1,0 +1,80 @@
+"""Frozen values that cross layers. Bytes and counts are plain integers; units stand last in the names."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+"""Of the shared memory and the ring. A daemon refuses a client of another one."""
+
+KEY_BYTES_MIN: Final = 16
+KEY_BYTES_MAX: Final = 64
+NAMESPACE_ID_BYTES: Final = 16
+TOKEN_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AttachGrant:
+    """The daemon's half of an attach: go to `session_socket` with `token` within ten seconds."""
+
+    protocol_version: int
+    boot_id: int
+    session: int
+    token: bytes
+    session_socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceInfo:
+    """One namespace as the daemon counts it. `index` is valid for the boot `boot_id` only."""
+
+    id: bytes
+    index: int
+    chunk_bytes: int
+    epoch: int
+    fingerprint_json: str
+    boot_id: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    stores: int = 0
+    evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One engine process's life with the daemon."""
+
+    session: int
+    client: str
+    pid: int
+    group: str
+    age_s: float
+    read_leases: int = 0
+    write_leases: int = 0
+    pinned_slots: int = 0
+    reserved_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkInfo:
+    """One chunk of a namespace; `offset` counts bytes into the arena."""
+
+    key: bytes
+    slot: int
+    generation: int
+    pins: int
+    offset: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStats:
+    """Everything `kvtier stats` shows. `counters` are named in kvtier/metrics.py."""
+
+    boot_id: int
+    version: str
+    uptime_s: float
+    counters: dict[str, int] = field(default_factory=dict)
+    namespaces: tuple[NamespaceInfo, ...] = ()
+    sessions: tuple[SessionInfo, ...] = ()
