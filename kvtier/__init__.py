@@ -1,0 +1,83 @@
+"""kvtier: KV cache of LLM engines in tiers, one daemon per host.
+
+    from kvtier import Client
+    with Client.connect() as client:
+        ns = client.namespace({"model": "m", "revision": "r"}, chunk_bytes=2 << 20)
+        hit = ns.lookup(keys)
+
+This module is the whole public face. Names load on first use, so that importing it costs nothing and
+needs neither the native module nor gRPC (an engine's plug-in scan imports every plug-in it finds).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvtier.client.client import Client
+    from kvtier.client.leases import ReadLease, WriteLease
+    from kvtier.client.namespace import Namespace
+    from kvtier.client.values import Grant, Hit, SlotGrants, SlotLease
+    from kvtier.errors import (
+        ConfigError,
+        DaemonUnavailable,
+        Draining,
+        InvalidArgument,
+        KVTierError,
+        LeaseExpired,
+        NamespaceMismatch,
+        ProtocolMismatch,
+    )
+    from kvtier.io.native import CopyEngine
+
+_HOME = {
+    "Client": "kvtier.client.client",
+    "ConfigError": "kvtier.errors",
+    "CopyEngine": "kvtier.io.native",
+    "DaemonUnavailable": "kvtier.errors",
+    "Draining": "kvtier.errors",
+    "Grant": "kvtier.client.values",
+    "Hit": "kvtier.client.values",
+    "InvalidArgument": "kvtier.errors",
+    "KVTierError": "kvtier.errors",
+    "LeaseExpired": "kvtier.errors",
+    "Namespace": "kvtier.client.namespace",
+    "NamespaceMismatch": "kvtier.errors",
+    "ProtocolMismatch": "kvtier.errors",
+    "ReadLease": "kvtier.client.leases",
+    "SlotGrants": "kvtier.client.values",
+    "SlotLease": "kvtier.client.values",
+    "WriteLease": "kvtier.client.leases",
+}
+
+__all__ = [
+    "Client",
+    "ConfigError",
+    "CopyEngine",
+    "DaemonUnavailable",
+    "Draining",
+    "Grant",
+    "Hit",
+    "InvalidArgument",
+    "KVTierError",
+    "LeaseExpired",
+    "Namespace",
+    "NamespaceMismatch",
+    "ProtocolMismatch",
+    "ReadLease",
+    "SlotGrants",
+    "SlotLease",
+    "WriteLease",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kvtier' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,179 @@
+"""`Namespace`: the chunks of one fingerprint, and the calls on them.
+
+Two faces of the same calls. `lookup`, `lease`, `reserve` are for people: lists of keys, context managers,
+memoryviews. `lookup_count`, `lease_slots`, `reserve_slots`, `commit_slots`, `abort_slots`, `release_slots` are for
+adapters: one round trip per request, arrays in and out, nothing per block in Python.
+"""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kvtier.client.leases import ReadLease, WriteLease
+from kvtier.client.values import U8, Hit, Keys, SlotGrants, SlotLease
+from kvtier.errors import DaemonUnavailable, InvalidArgument, LeaseExpired
+from kvtier.io import native
+
+if TYPE_CHECKING:
+    from kvtier.client.session import Keeper
+
+
+class Namespace:
+    """Made by `Client.namespace`. Thread-safe; stays good over reattachments of a managed client."""
+
+    def __init__(self, keeper: "Keeper", id: bytes, fingerprint_json: str, chunk_bytes: int) -> None:
+        self._keeper = keeper
+        self.id = id  # 16 bytes
+        self.fingerprint_json = fingerprint_json  # canonical
+        self.chunk_bytes = chunk_bytes
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.id.hex()}, chunk_bytes={self.chunk_bytes})"
+
+    @property
+    def attached(self) -> bool:
+        """Open at the daemon: a call now has a chance to succeed."""
+        attachment = self._keeper.attachment
+        return attachment is not None and self.id in attachment.indexes
+
+    # ---- for people ----
+
+    def lookup(self, keys: Keys) -> Hit:
+        """How many leading keys are readable: no IPC, no side effect, a hint. An absent daemon is a miss."""
+        count = self.lookup_count(keys)
+        return Hit(chunks=count, host_chunks=count, storage_chunks=0)
+
+    def reserve(self, keys: Keys) -> WriteLease:
+        """A right to write those chunks that are not there yet. Leaving it without commit aborts.
+
+        Raises DaemonUnavailable, Draining, InvalidArgument.
+        """
+        return WriteLease(self, [bytes(key) for key in keys], self.reserve_slots(keys))
+
+    def lease(self, keys: Keys) -> ReadLease:
+        """A right to read the leading keys that are there now: they are pinned until the release.
+
+        Raises DaemonUnavailable, Draining, InvalidArgument.
+        """
+        return ReadLease(self, [bytes(key) for key in keys], self.lease_slots(keys))
+
+    def prefetch(self, keys: Keys) -> int:
+        """Ask that these chunks be quick to load soon. Chunks in DRAM are marked as used, so that they stay.
+
+        Posted: nobody waits. Returns how many chunks are on their way from a slower tier; there is none
+        below DRAM yet, so 0.
+        """
+        self.touch(keys)
+        return 0
+
+    def touch(self, keys: Keys) -> None:
+        """Mark chunks as used (posted), for instance when the engine hit them in its own memory."""
+        attachment, index = self._keeper.bound(self.id)
+        with self._keeper.translate(attachment):
+            attachment.session.touch(index, keys)
+
+    def clear(self) -> int:
+        """Make every chunk unreadable, at once and for all engines; returns how many there were."""
+        return self._keeper.control().clear_namespace(self.id)
+
+    # ---- for adapters ----
+
+    def lookup_count(self, keys: Keys) -> int:
+        """Leading keys that are readable. Never raises for an absent daemon: 0."""
+        attachment = self._keeper.attachment
+        index = None if attachment is None else attachment.indexes.get(self.id)
+        if attachment is None or index is None:
+            self._keeper.nudge()
+            return 0
+        try:
+            return attachment.session.lookup(index, keys)
+        except native.DaemonLost as error:
+            self._keeper.report_lost(attachment, str(error))
+            return 0
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(str(error)) from None
+
+    def lease_slots(self, keys: Keys) -> SlotLease:
+        """Pin the leading keys that are there: one round trip. `len()` of it says how many, 0 is a miss."""
+        attachment, index = self._keeper.bound(self.id)
+        with self._keeper.translate(attachment):
+            grant = attachment.session.lease(index, keys)
+        refs = grant.refs
+        return SlotLease(
+            grant.lease, attachment.boot_id, attachment.number, refs.slots, refs.generations, refs.offsets
+        )
+
+    def reserve_slots(self, keys: Keys) -> SlotGrants:
+        """Ask for slots for those keys that are not there yet: one round trip, an answer per key."""
+        attachment, index = self._keeper.bound(self.id)
+        with self._keeper.translate(attachment):
+            grant = attachment.session.reserve(index, keys)
+        refs = grant.refs
+        return SlotGrants(
+            grant.lease,
+            attachment.boot_id,
+            attachment.number,
+            refs.slots,
+            refs.generations,
+            refs.offsets,
+            grant.grants,
+        )
+
+    def commit_slots(self, lease: SlotLease, keep: U8 | None = None, *, wait: bool = False) -> bool:
+        """Make written chunks readable. keep: one byte per slot, 0 aborts that slot; None commits all.
+
+        Posted unless `wait`. With wait, False says that the namespace was cleared since the reserve, and an
+        unknown lease raises LeaseExpired. Posted, a lease of an earlier attachment is dropped silently
+        (False): the daemon has taken it back already.
+        """
+        if lease.lease == 0:
+            return True
+        if keep is not None and len(keep) != len(lease):
+            raise InvalidArgument(f"keep: {len(keep)} entries for a lease of {len(lease)} slots")
+        attachment = self._keeper.attachment_of(lease)
+        if attachment is None:
+            if wait:
+                raise LeaseExpired(f"lease {lease.lease}: taken in a session that has ended since")
+            return False
+        with self._keeper.translate(attachment, lease=lease.lease):
+            return attachment.session.commit(lease.lease, keep, wait=wait)
+
+    def abort_slots(self, lease: SlotLease) -> None:
+        """Free reserved slots, as if never asked for (posted). No process may write them any more.
+
+        A lease of a lost session is dropped silently: the daemon has taken it back.
+        """
+        self._give_back(lease, "abort")
+
+    def release_slots(self, lease: SlotLease) -> None:
+        """Give a read lease back (posted), as `abort_slots`. No process may read its slots any more."""
+        self._give_back(lease, "release")
+
+    def _give_back(self, lease: SlotLease, how: Literal["abort", "release"]) -> None:
+        attachment = self._keeper.attachment_of(lease)
+        if attachment is None or lease.lease == 0:
+            return
+        with suppress(DaemonUnavailable), self._keeper.translate(attachment, lease=lease.lease):
+            if how == "abort":
+                attachment.session.abort(lease.lease)
+            else:
+                attachment.session.release(lease.lease)
+
+    def slot_view(self, lease: SlotLease, index: int, *, writable: bool = False) -> memoryview:
+        """The bytes of chunk `index` of a lease, in the arena. Raises LeaseExpired when the session has ended."""
+        attachment = self._keeper.attachment_of(lease)
+        if attachment is None:
+            raise LeaseExpired(f"lease {lease.lease}: taken in a session that has ended since")
+        offset = int(lease.offsets[index])
+        with self._keeper.translate(attachment):
+            return attachment.session.view(offset, self.chunk_bytes, writable)
+
+    def unchanged(self, lease: SlotLease) -> npt.NDArray[np.bool_]:
+        """Per slot: it still holds what it held when it was leased. All False when the session has ended."""
+        attachment = self._keeper.attachment_of(lease)
+        if attachment is None:
+            return np.zeros(len(lease), np.bool_)
+        with self._keeper.translate(attachment):
+            return attachment.session.unchanged(lease.slots, lease.generations)
