@@ -21,6 +21,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/keys.h"  // KeyBatch, SlotRef
+#include "store/defaults.h"
+
 namespace tpu_sync_native {
 
 class Arena;   // arena/arena.h: the mapped payload file, its slabs and how far it is pre-faulted
@@ -29,21 +32,8 @@ using SessionId = uint64_t;
 using GroupId = uint64_t;
 using LeaseId = uint64_t;  // never reused within a boot; 0 is no lease
 
-// Keys of one batch: `count` keys, each `offsets[i+1] - offsets[i]` bytes of `bytes`. Borrowed for the call.
-struct KeyBatch {
-  const uint8_t* bytes = nullptr;
-  const uint32_t* offsets = nullptr;  // count + 1 entries
-  uint32_t count = 0;
-  std::string_view at(uint32_t i) const;
-};
-
-// One slot as a lease hands it out: everything a copy needs.
-struct SlotRef {
-  uint32_t slot;
-  uint32_t generation;
-  uint64_t offset;  // bytes into the payload file
-};
-static_assert(sizeof(SlotRef) == 16);
+// More keys than this in one call are refused (kBatchTooLarge): it bounds how long the mutex is held.
+inline constexpr uint32_t kBatchKeysMax = 65536;
 
 enum class Outcome : uint8_t {
   kOk = 0,
@@ -78,8 +68,7 @@ struct WriteGrant {
 
 struct StoreOptions {
   uint64_t boot_id = 0;
-  uint64_t slab_bytes = 0;
-  uint32_t slots_max = 0;
+  uint32_t slots_max = 0;           // 0: DefaultSlotsMax of the arena
   uint32_t namespaces_max = 1024;
   std::string policy = "lru";       // a name in policy/registry.h
   uint64_t lease_ms = 600'000;      // a lease not given back by then is taken back

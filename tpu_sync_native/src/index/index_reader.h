@@ -1,0 +1,35 @@
+// The read side of the shared block index: engines use it on their read-only mapping, the daemon on its own.
+//
+// Nothing read here is trusted: every offset, slot number and length is checked before use, every wait is
+// bounded, and a value that makes no sense reads as a miss. A found key is compared in full.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/keys.h"
+#include "index/meta_view.h"
+
+namespace tpu_sync_native {
+
+// Thread-safe and lock-free; borrows the mapping, which must outlive it.
+class IndexReader {
+ public:
+  // Throws std::invalid_argument when the header does not describe a file of `meta_bytes`.
+  IndexReader(const std::byte* meta, uint64_t meta_bytes) : view_(meta, meta_bytes) {}
+  explicit IndexReader(const MetaView& view) : view_(view) {}
+
+  // Leading keys that are committed. A key of a wrong length, an unknown namespace: a miss.
+  uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const { return LeadingHits(ns, keys, nullptr); }
+  // The same, and writes the hits' slots to `refs` (room for keys.count entries) unless it is null.
+  uint32_t LeadingHits(uint32_t ns, const KeyBatch& keys, SlotRef* refs) const;
+  // Whether the slot is reserved or committed under this very generation still; asked after a copy.
+  bool Unchanged(uint32_t slot, uint32_t generation) const;
+
+  const MetaView& view() const { return view_; }
+
+ private:
+  MetaView view_;
+};
+
+}  // namespace tpu_sync_native
