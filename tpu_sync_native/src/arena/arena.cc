@@ -44,7 +44,7 @@ Arena::Arena(int data_fd, uint64_t bytes, uint64_t slab_bytes) : bytes_(bytes), 
                                 " is less than slab_bytes " + std::to_string(slab_bytes));
   }
   ResizeFile(data_fd, bytes, "the arena");
-  mapping_ = Mapping(data_fd, bytes, /*writable=*/true);
+  mapping_ = Mapping(data_fd, bytes, Mapping::Access::kReadWrite, "the arena");
   fd_ = Duplicate(data_fd);
   // Advice only: mounts without huge pages refuse it, and nothing depends on it.
   (void)madvise(mapping_.data(), bytes, MADV_HUGEPAGE);

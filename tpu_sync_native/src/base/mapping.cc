@@ -2,20 +2,37 @@
 
 #include <sys/mman.h>
 #include <unistd.h>
+#include <sys/stat.h>
 
 #include <cerrno>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
 
 namespace tpu_sync_native {
 
-Mapping::Mapping(int fd, uint64_t bytes, bool writable) : bytes_(bytes) {
-  void* address = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+uint64_t FileBytes(int fd, std::string_view what) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) {
+    throw std::system_error(errno, std::generic_category(), std::string(what) + ": fstat");
+  }
+  return static_cast<uint64_t>(status.st_size);
+}
+
+Mapping::Mapping(int fd, uint64_t bytes, Access access, std::string_view what) {
+  const uint64_t file_bytes = FileBytes(fd, what);
+  if (bytes == 0 || file_bytes < bytes) {
+    throw std::invalid_argument(std::string(what) + ": the file has " + std::to_string(file_bytes) +
+                                " bytes, " + std::to_string(bytes) + " are needed");
+  }
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const address = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) {
-    throw std::system_error(errno, std::generic_category(), "cannot map " + std::to_string(bytes) + " bytes");
+    throw std::system_error(errno, std::generic_category(), std::string(what) + ": mmap");
   }
   data_ = static_cast<std::byte*>(address);
+  bytes_ = bytes;
 }
 
 Mapping::~Mapping() {
@@ -31,10 +48,10 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   return *this;
 }
 
-void ResizeFile(int fd, uint64_t bytes, const char* what) {
+void ResizeFile(int fd, uint64_t bytes, std::string_view what) {
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     throw std::system_error(errno, std::generic_category(),
-                            std::string("cannot size ") + what + " to " + std::to_string(bytes) + " bytes");
+                            "cannot size " + std::string(what) + " to " + std::to_string(bytes) + " bytes");
   }
 }
 
