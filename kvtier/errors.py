@@ -66,7 +66,7 @@ class InternalError(KVTierError):
 
 
 def by_kind(kind: str, message: str) -> KVTierError:
-    """The error a daemon named `kind`, or InternalError with both words when this version does not know it."""
+    """The error a daemon named `kind`; InternalError with both words when this version does not know it."""
     found = _KINDS.get(kind)
     return found(message) if found else InternalError(f"{kind}: {message}")
 

@@ -1,8 +1,8 @@
 """From a model's fingerprint to a namespace's id.
 
 The fingerprint is a record of everything that changes the bytes of a chunk. Its canonical form is JSON with
-sorted keys, no spaces, UTF-8, without floats that JSON cannot carry; the namespace id is the first 16 bytes of
-the SHA-256 of that text. Equal records give equal ids on every host and in every version of kvtier.
+sorted keys, no spaces, UTF-8, without floats that JSON cannot carry; the namespace id is the first 16 bytes
+of the SHA-256 of that text. Equal records give equal ids on every host and in every version of kvtier.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""Protobuf messages <-> values. The generated code in `_gen` is part of the wheel, never of the repository."""
+"""Protobuf messages <-> values. The generated code in `_gen` is part of the wheel, not of the repository."""

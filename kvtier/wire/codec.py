@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from kvtier.types import AttachGrant, ChunkInfo, DaemonStats, NamespaceInfo, SessionInfo
 import kvtier.wire._gen.kvtier_pb2 as pb
+from kvtier.types import AttachGrant, ChunkInfo, DaemonStats, NamespaceInfo, SessionInfo
 
 ERROR_KIND_METADATA: Final = "kvtier-error"
 """Trailing metadata of a failed call: the class name in kvtier.errors."""

@@ -1,0 +1,190 @@
+"""The daemon's configuration: one frozen tree.
+
+Each field may stand in a TOML file, in an environment variable and on the command line; flags win over
+the environment, the environment over the file, the file over the default. `dram` is `dram = "64GiB"` in
+the file, `KVTIER_DRAM=64GiB` in the environment, `--dram 64GiB` as a flag.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kvtier.address import default_address, parse_address, parse_host_port
+from kvtier.errors import ConfigError
+from kvtier.logs import Format, Level
+from kvtier.sizes import parse_duration, parse_size
+
+ENV_PREFIX: Final = "KVTIER_"
+DRAM_BYTES_MIN: Final = 4 << 20
+SLAB_BYTES_MIN: Final = 2 << 20
+SLAB_BYTES_MAX: Final = 1 << 30
+
+
+def default_shm_dir() -> Path:
+    """/dev/shm/kvtier for root; other users have one of their own."""
+    return Path("/dev/shm/kvtier" if os.geteuid() == 0 else f"/dev/shm/kvtier-{os.geteuid()}")  # noqa: S108
+
+
+def _address(text: str) -> str:
+    address = parse_address(text)
+    if not address.is_loopback:
+        raise ValueError(
+            "reaches beyond this host, which needs TLS and is not offered; use unix:/path or loopback"
+        )
+    return str(address)
+
+
+def _http(text: str) -> str:
+    if text == "off":
+        return text
+    parse_host_port(text, "http", "host:port or off")
+    return text
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("is not an absolute path")
+    return path
+
+
+def _slab(size_bytes: int) -> int:
+    if size_bytes and not SLAB_BYTES_MIN <= size_bytes <= SLAB_BYTES_MAX:
+        raise ValueError("is outside 2MiB to 1GiB (0: chosen from dram)")
+    if size_bytes % 4096:
+        raise ValueError("is not a multiple of 4KiB")
+    return size_bytes
+
+
+def _at_least(minimum: float, words: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if value < minimum:
+            raise ValueError(f"is below {words}")
+        return value
+
+    return check
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+
+
+class Config(BaseModel):
+    """Everything `kvtier serve` can be told. Sizes are bytes, durations are seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: Annotated[str, AfterValidator(_address)] = Field(
+        default_factory=default_address,
+        description="Where engines and tools reach the daemon: unix:/path, or host:port on loopback. "
+        "Change it to run several daemons on one host.",
+    )
+    dram: Annotated[Size, AfterValidator(_at_least(DRAM_BYTES_MIN, "4MiB"))] = Field(
+        default=4 << 30,
+        description="Size of the arena that holds chunks in host memory. Give it what the host can spare; "
+        "the index takes about 1 % more.",
+    )
+    shm_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default_factory=default_shm_dir,
+        description="Directory of the arena's files, on a tmpfs. Change it to use another mount, e.g. one bound "
+        "to a NUMA node or shared between containers.",
+    )
+    http: Annotated[str, AfterValidator(_http)] = Field(
+        default="off",
+        description="host:port of /metrics, /healthz and /readyz, or off. It shows counters only, to whoever "
+        "reaches it.",
+    )
+    policy: Literal["lru", "s3fifo"] = Field(
+        default="lru",
+        description="What is evicted first. s3fifo keeps more when the working set is far larger than dram.",
+    )
+    slab: Annotated[Size, AfterValidator(_slab)] = Field(
+        default=0,
+        description="Unit in which the arena is given to slot sizes; 0 means dram/64, within 2MiB to 1GiB. "
+        "Lower it when many chunk sizes share a small arena.",
+    )
+    slots_max: Annotated[int, Field(ge=0, le=1 << 31)] = Field(
+        default=0,
+        description="Most chunks the index can hold; 0 means dram/16KiB. Raise it only for chunks below 16KiB.",
+    )
+    lease_timeout: Annotated[Duration, AfterValidator(_at_least(1.0, "1s"))] = Field(
+        default=600.0,
+        description="A lease not given back by then is taken back. It must exceed the longest copy an engine makes.",
+    )
+    drain_timeout: Annotated[Duration, AfterValidator(_at_least(0.0, "0s"))] = Field(
+        default=10.0,
+        description="How long a stop waits for leases to come back before it goes on without them.",
+    )
+    log_level: Level = Field(default="info", description="The least severe lines that are logged.")
+    log_format: Format = Field(
+        default="auto", description="human, json, or auto: human on a terminal and json elsewhere."
+    )
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Config:
+    """Merge the sources and check every field.
+
+    `flags`: field -> text, None where the flag was not given. ConfigError has one line a field: its name,
+    value and source, and what is allowed.
+    """
+    env = os.environ if env is None else env
+    merged: dict[str, tuple[Any, str]] = {}
+    if file is not None:
+        merged |= {name: (value, str(file)) for name, value in _read(file).items()}
+    for name in Config.model_fields:
+        if (variable := ENV_PREFIX + name.upper()) in env:
+            merged[name] = (env[variable], variable)
+        flag = "--" + name.replace("_", "-")
+        if flags is not None and flags.get(name) is not None:
+            merged[name] = (flags[name], flag)
+    try:
+        return Config.model_validate({name: value for name, (value, _) in merged.items()})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_line(fault, merged) for fault in error.errors())) from None
+
+
+def unknown_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that look like a misspelt field: variable -> the field's variable."""
+    known = [ENV_PREFIX + name.upper() for name in Config.model_fields]
+    found = {}
+    for variable in env:
+        if variable.startswith(ENV_PREFIX) and variable not in known:
+            close = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
+            if close:
+                found[variable] = close[0]
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as source:
+            return tomllib.load(source)
+    except OSError as error:
+        raise ConfigError(f"config is {str(file)!r}; it cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config is {str(file)!r}; it is not TOML: {error}") from None
+
+
+def _line(fault: Any, merged: Mapping[str, tuple[Any, str]]) -> str:
+    name = ".".join(map(str, fault["loc"]))
+    value, source = merged.get(str(fault["loc"][0]), (fault["input"], "default"))
+    if fault["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, Config.model_fields, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(Config.model_fields)}"
+        return f"{name} (from {source}) is not a field; {hint}"
+    reason = fault["msg"]
+    if fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"])
+        if reason.startswith(f"{name} is "):  # the checker has already named field and value
+            return f"{reason} (from {source})"
+        return f"{name} = {str(value)!r} (from {source}) {reason}"
+    return f"{name} = {str(value)!r} (from {source}): {reason[0].lower()}{reason[1:]}"

@@ -1,0 +1,1 @@
+"""The outside world: shared memory files, descriptors over sockets, processes, the native module."""
