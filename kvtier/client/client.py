@@ -44,7 +44,7 @@ class Client:
 
         address      None: KVTIER_ADDRESS, else the default socket
         name         shown by `kvtier stats`: engine and role, e.g. "vllm/scheduler"
-        group        the processes of one engine name the same group (its engine id); empty: a group of its own
+        group        the processes of one engine name the same group, its engine id; empty: its own group
         managed      see the class
         deadline_ms  longest wait of one call over shared memory; after one such wait the session is lost
         timeout_s    longest wait of this call and of control calls
@@ -94,7 +94,7 @@ class Client:
     # ---- work ----
 
     def namespace(self, fingerprint: Mapping[str, Any], chunk_bytes: int) -> Namespace:
-        """The namespace of `fingerprint`: all that changes bytes. Same fingerprint, same namespace, on any host.
+        """The namespace of `fingerprint`: all that changes bytes. Same on any host.
 
         A managed client that is not attached opens it at the next attach. Raises InvalidArgument (a value
         that has no canonical form), NamespaceMismatch (known with another chunk size, or another fingerprint
@@ -115,7 +115,7 @@ class Client:
         return self._keeper.control().stats()
 
     def close(self) -> None:
-        """Give everything back and end the session. Idempotent. Views taken from leases are not valid after."""
+        """Give everything back and end the session. Idempotent. No lease is valid after it."""
         self._keeper.close()
 
     def __enter__(self) -> Self:

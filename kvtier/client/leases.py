@@ -1,8 +1,8 @@
 """Leases as people hold them: context managers with the chunks' bytes as memoryviews.
 
-A lease that was left, committed, aborted or released is over: its views are released, so that nobody reads or
-writes a stranger's bytes through them by accident. (An array that was made from a view keeps the memory mapped,
-never the chunk: do not use it after the lease.)
+A lease that was left, committed, aborted or released is over: its views are released, so that nobody reads
+or writes a stranger's bytes through them by accident. (An array that was made from a view keeps the memory
+mapped, never the chunk: do not use it after the lease.)
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ class WriteLease:
 
 
 class ReadLease:
-    """A right to read the leading chunks that were there; they are pinned until `release`. Not thread-safe."""
+    """A right to read the leading chunks that were there; pinned until `release`. Not thread-safe."""
 
     def __init__(self, ns: "Namespace", keys: Sequence[bytes], lease: SlotLease) -> None:
         self._ns = ns
@@ -119,7 +119,7 @@ class ReadLease:
         return self.valid()
 
     def valid(self) -> bool:
-        """No leased chunk was lost: call it after the bytes were read or copied, and believe them then only."""
+        """No leased chunk was lost: call it after the bytes were read, and believe them only then."""
         return not self._over and bool(self._ns.unchanged(self._lease).all())
 
     @property

@@ -1,8 +1,8 @@
 """`Namespace`: the chunks of one fingerprint, and the calls on them.
 
-Two faces of the same calls. `lookup`, `lease`, `reserve` are for people: lists of keys, context managers,
-memoryviews. `lookup_count`, `lease_slots`, `reserve_slots`, `commit_slots`, `abort_slots`, `release_slots` are for
-adapters: one round trip per request, arrays in and out, nothing per block in Python.
+Two faces of the same calls. `lookup`, `lease`, `reserve` are for people: lists of keys, context
+managers, memoryviews. `lookup_count`, `lease_slots`, `reserve_slots`, `commit_slots`, `abort_slots`,
+`release_slots` are for adapters: one round trip per request, arrays in and out, nothing per block in Python.
 """
 
 from contextlib import suppress
@@ -162,7 +162,7 @@ class Namespace:
                 attachment.session.release(lease.lease)
 
     def slot_view(self, lease: SlotLease, index: int, *, writable: bool = False) -> memoryview:
-        """The bytes of chunk `index` of a lease, in the arena. Raises LeaseExpired when the session has ended."""
+        """The bytes of chunk `index` of a lease, in the arena. LeaseExpired when the session has ended."""
         attachment = self._keeper.attachment_of(lease)
         if attachment is None:
             raise LeaseExpired(f"lease {lease.lease}: taken in a session that has ended since")

@@ -63,6 +63,6 @@ class SlotLease:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotGrants(SlotLease):
-    """A write lease as arrays; `grants` has one `Grant` per key asked for, the slots only the granted ones."""
+    """A write lease as arrays: `grants` has one `Grant` per key asked for, the rest only the granted ones."""
 
     grants: U8 = field(default_factory=lambda: np.zeros(0, np.uint8))

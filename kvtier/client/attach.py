@@ -1,0 +1,114 @@
+"""How a process attaches: from an address to a session over shared memory.
+
+  1  gRPC `Attach`: versions are compared, a one-time token is given out
+  2  connect to the session socket that the reply names, send the token
+  3  receive four descriptors by SCM_RIGHTS: payload (read-write), metadata (read-only), ring, doorbell
+  4  map them, check their headers; the descriptors are closed, the mappings stay
+  5  open the namespaces this process already uses
+
+The connection of step 2 stays open: its end of file is how either side learns that the other is gone.
+"""
+
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+
+from kvtier.client.channel import ControlChannel
+from kvtier.errors import DaemonUnavailable, KVTierError, ProtocolMismatch
+from kvtier.io import fdpass, native
+from kvtier.types import PROTOCOL_VERSION
+
+
+class Attachment:
+    """One life with the daemon. `indexes`: namespace id -> its index of this boot."""
+
+    def __init__(
+        self, *, number: int, boot_id: int, session: native.Session, connection: socket.socket
+    ) -> None:
+        self.number = number  # of this client: 1 for its first attach
+        self.boot_id = boot_id
+        self.session = session
+        self.connection = connection
+        self.indexes: dict[bytes, int] = {}
+        self.refused: dict[bytes, KVTierError] = {}  # why a namespace could not be opened
+
+    def open_namespace(
+        self, control: ControlChannel, id: bytes, fingerprint_json: str, chunk_bytes: int
+    ) -> None:
+        """Open it for this boot. DaemonUnavailable when another boot answers."""
+        info = control.open_namespace(fingerprint_json, chunk_bytes)
+        if info.boot_id != self.boot_id:
+            raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
+        self.indexes[id] = info.index
+
+    def close(self, *, orderly: bool) -> None:
+        """End the session. orderly: say first that this process writes into no slot any more."""
+        if orderly:
+            with suppress(native.DaemonLost, OSError):
+                self.session.ping()  # what was posted before is served before the end of file is seen
+                self.connection.sendall(fdpass.DRAINED)
+        self.session.mark_lost()
+        self.connection.close()
+
+
+def attach(
+    control: ControlChannel,
+    *,
+    number: int,
+    name: str,
+    group: str,
+    deadline_ms: int,
+    timeout_s: float,
+    namespaces: Iterable[tuple[bytes, str, int]] = (),
+) -> Attachment:
+    """The five steps. Raises DaemonUnavailable, ProtocolMismatch, or what the daemon refuses with.
+
+    A namespace that cannot be opened does not fail the attach: see `Attachment.refused`.
+    """
+    grant = control.attach(name, group)
+    if grant.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolMismatch(
+            f"daemon speaks protocol {grant.protocol_version}, this client {PROTOCOL_VERSION}"
+        )
+    with ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(grant.session_socket)
+            fds = fdpass.receive_descriptors(connection, grant.token)
+        except OSError as error:
+            raise DaemonUnavailable(f"{grant.session_socket}: {error.strerror or error}") from None
+        except fdpass.Refused as error:
+            raise DaemonUnavailable(f"{grant.session_socket}: the session was refused: {error}") from None
+        session = _map(fds, deadline_ms)
+        attachment = Attachment(number=number, boot_id=grant.boot_id, session=session, connection=connection)
+        if session.boot_id != grant.boot_id:
+            raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
+        for id, fingerprint_json, chunk_bytes in namespaces:
+            try:
+                attachment.open_namespace(control, id, fingerprint_json, chunk_bytes)
+            except DaemonUnavailable:
+                raise
+            except KVTierError as error:
+                attachment.refused[id] = error
+        undo.pop_all()
+    return attachment
+
+
+def _map(fds: list[int], deadline_ms: int) -> native.Session:
+    """The session on these descriptors, which are closed whatever happens."""
+    data_fd, meta_fd, ring_fd, doorbell_fd = fds
+    try:
+        return native.Session(
+            data_fd=data_fd,
+            meta_fd=meta_fd,
+            ring_fd=ring_fd,
+            doorbell_fd=doorbell_fd,
+            deadline_ms=deadline_ms,
+        )
+    except ValueError as error:
+        raise ProtocolMismatch(f"the daemon's shared memory does not fit this client: {error}") from None
+    finally:
+        for fd in fds:
+            os.close(fd)
