@@ -1,18 +1,18 @@
 """`Keeper`: holds the attachment of one client, notices its end, and attaches again for a managed client.
 
 Threads. The keeper has one background thread. It alone sets `_attachment` once `start` has returned; callers
-read it without a lock (one attribute, replaced whole). While attached, the thread sleeps in poll() on the
-session's connection and an eventfd; it wakes for three things: the daemon is gone (end of file), a call ran into
-its deadline (`report_lost`), the client is closed. While not attached it tries, and pauses between attempts.
+read it without a lock (one attribute, replaced whole). While attached, the thread sleeps on the session's
+connection and an alarm; it wakes for three things: the daemon is gone (end of file), a call ran into its
+deadline (`report_lost`), the client is closed. While not attached it tries, and pauses between attempts.
 
 A forked child has none of its parent's threads and may not use its ring. `_forget_parent` runs in the child
-of every os.fork(): it closes the inherited connection, so that the parent's end is still seen as end of file, and
-the next call starts the child's own thread (managed) or raises (plain). The native session catches C-level forks.
+of every os.fork(): it closes the inherited connection, so that the parent's end is still seen as end of file,
+and the next call starts the child's own thread (managed) or raises (plain). The native session catches forks
+that Python does not see.
 """
 
 import logging
 import os
-import select
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvtier.address import default_address, parse_address
+from kvtier.client.alarm import Alarm
 from kvtier.client.attach import Attachment, attach
 from kvtier.client.backoff import Backoff
 from kvtier.client.channel import ControlChannel
@@ -68,8 +69,7 @@ class Keeper:
         self._attachment: Attachment | None = None
         self._control: ControlChannel | None = None
         self._thread: threading.Thread | None = None
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        weakref.finalize(self, _close_if_own, self._wake_fd, self._pid)
+        self._alarm = Alarm()
 
     # ---- life ----
 
@@ -102,7 +102,7 @@ class Keeper:
             self._why = "the client is closed"
         if os.getpid() != self._pid:
             return
-        self._wake()
+        self._alarm.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_JOIN_S + self._timeout_s)
         with self._lock:
@@ -230,7 +230,7 @@ class Keeper:
         """A call found the daemon gone: the background thread ends this attachment."""
         attachment.session.mark_lost()
         self._why = f"the daemon at {self.address} is gone ({why})"
-        self._wake()
+        self._alarm.ring()
 
     def nudge(self) -> None:
         """In a forked child of a managed client: start over. Else nothing."""
@@ -264,10 +264,10 @@ class Keeper:
                 _log.info("kvtier: attached to %s", self.address)
             except KVTierError as error:
                 self._why = str(error)
-                self._sleep(backoff.next_s())
+                self._alarm.sleep(backoff.next_s())
             except Exception:  # the thread must live: without it nobody would attach again
                 _log.exception("kvtier: attaching to %s failed", self.address)
-                self._sleep(backoff.next_s())
+                self._alarm.sleep(backoff.next_s())
 
     def _attach_once(self) -> None:
         with ControlChannel(self.address, timeout_s=self._timeout_s) as control:
@@ -293,15 +293,8 @@ class Keeper:
 
     def _watch(self, attachment: Attachment) -> None:
         """Returns when the attachment has ended, or the client is to close."""
-        poll = select.poll()
-        poll.register(attachment.connection, select.POLLIN | select.POLLHUP)
-        poll.register(self._wake_fd, select.POLLIN)
         while not self._closed and not attachment.session.lost:
-            ready = dict(poll.poll())
-            if self._wake_fd in ready:
-                self._drain_wake()
-            if attachment.connection.fileno() in ready:
-                # The daemon never sends on it after the descriptors: whatever comes is the end.
+            if self._alarm.until_end(attachment.connection):
                 self.report_lost(attachment, "its connection ended")
 
     def _lose(self, attachment: Attachment) -> None:
@@ -315,28 +308,12 @@ class Keeper:
         then = "; going on without cache, attaching again in the background" if self._managed else ""
         _log.warning("kvtier: %s%s", self._why, then)
 
-    def _sleep(self, pause_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._wake_fd, select.POLLIN)
-        if poll.poll(pause_s * 1000):
-            self._drain_wake()
-
-    def _wake(self) -> None:
-        if os.getpid() == self._pid:
-            os.eventfd_write(self._wake_fd, 1)
-
-    def _drain_wake(self) -> None:
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:  # somebody else read it: the loop looks at the state anyway
-            return
-
     # ---- fork ----
 
     def _forget_parent(self) -> None:
         parent = self._pid
         inherited = self._attachment
-        os.close(self._wake_fd)
+        self._alarm.drop_inherited()
         self._fresh()
         self._why = f"the client belongs to process {parent}; connect anew in a forked child"
         if inherited is not None:
@@ -349,11 +326,6 @@ def _call(callback: Callable[[int], None], boot_id: int) -> None:
         callback(boot_id)
     except Exception:  # a callback's fault must not end the session
         _log.exception("kvtier: an on_attach callback failed")
-
-
-def _close_if_own(fd: int, pid: int) -> None:
-    if os.getpid() == pid:
-        os.close(fd)
 
 
 _keepers: "weakref.WeakSet[Keeper]" = weakref.WeakSet()
