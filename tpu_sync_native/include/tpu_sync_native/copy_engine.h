@@ -1,0 +1,139 @@
+// Copies between device blocks and arena slots, on the engine's own threads.
+//
+// A job is one batch: blocks of the device (ids), the place of each in the job's chunks (positions) and the
+// chunks' slots. It is validated in Submit, on the caller's thread, and expanded into extents by the threads
+// that copy it, so that submitting costs the caller next to nothing.
+//
+//   device (a layout)                          slot (one chunk, blocks_per_chunk = 3)
+//   region 0: |b0|b1|b2|b3|b4|...              |r0 b0|r0 b1|r0 b2|r1 b0|r1 b1|r1 b2|
+//   region 1: |b0|b1|b2|b3|b4|...               ^ chunk_offset
+//
+// Pages that are neighbours on both sides are copied as one run. A large job is cut into pieces by bytes, and
+// every thread takes the next piece; between two pieces a waiting load goes before any store.
+//
+// A slot may be taken away while it is copied (its lease expired, the daemon restarted). Every piece therefore
+// asks the SlotGuard before and after its bytes move: a chunk is valid when every answer was yes, and a job is
+// ok when all of its chunks are valid. Bytes copied from an invalid slot are in the device's blocks and are
+// meaningless: the caller recomputes them.
+//
+// Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tpu_sync_native {
+
+enum class CopyDirection : uint8_t { kStore = 0, kLoad = 1 };  // device -> slot, slot -> device
+
+// Whether a slot is still what the lease said. Called by the engine's threads, per chunk and piece.
+class SlotGuard {
+ public:
+  virtual ~SlotGuard() = default;
+  virtual bool Unchanged(uint32_t slot, uint32_t generation) const = 0;
+};
+
+// One tensor's blocks: block b lies at address + b * stride_bytes and is page_bytes long.
+struct CopyRegion {
+  uint64_t address = 0;  // in the backend's address space; for the host backend a pointer
+  uint64_t stride_bytes = 0;
+  uint64_t page_bytes = 0;
+};
+
+struct CopyLayoutSpec {
+  std::vector<CopyRegion> regions;
+  uint64_t num_blocks = 0;
+  uint32_t blocks_per_chunk = 0;
+  uint64_t chunk_offset = 0;  // where this worker's part starts in a slot
+};
+
+// Borrowed for the call of Submit. layouts and group_sizes have one entry per group; block_ids and
+// block_positions hold the groups one after another; slots, generations and offsets have one entry per chunk.
+// A position is chunk ordinal * blocks_per_chunk + block within the chunk. A chunk need not be covered whole.
+struct CopyRequest {
+  uint64_t job = 0;
+  CopyDirection direction = CopyDirection::kStore;
+  std::span<const int64_t> layouts;
+  std::span<const int64_t> group_sizes;
+  std::span<const int64_t> block_ids;
+  std::span<const int64_t> block_positions;
+  std::span<const uint32_t> slots;
+  std::span<const uint32_t> generations;
+  std::span<const uint64_t> offsets;  // bytes into the arena
+};
+
+struct CopyCompletion {
+  uint64_t job = 0;
+  bool ok = false;
+  uint64_t bytes = 0;      // moved, those of invalid chunks left out
+  double seconds = 0;      // from Submit to the last byte
+  uint32_t chunks_valid = 0;  // leading chunks that were valid
+};
+
+struct CopyCounters {
+  uint64_t store_jobs, store_bytes, load_jobs, load_bytes;
+  uint64_t failed_jobs;
+  uint64_t extents;  // after coalescing
+  uint64_t cpu_ns;   // of the engine's threads
+};
+
+// What a backend can do; true means more. A caller asks instead of knowing names.
+struct CopyCapabilities {
+  std::string name;
+  std::string kernel;             // what moves large extents
+  uint64_t alignment_bytes = 1;   // of device addresses and lengths
+  uint64_t piece_bytes_max = 0;   // larger pieces would delay what queues behind them; 0: no limit
+  bool plain_memory = false;      // device addresses are pointers of this process
+};
+
+class CopyBackend;
+
+struct CopyEngineOptions {
+  int threads = 0;  // 0: half the cores, 1 to 4
+  uint8_t* arena = nullptr;
+  uint64_t arena_bytes = 0;
+  // Null: every slot counts as unchanged (tests and benchmarks on plain memory).
+  std::shared_ptr<const SlotGuard> guard;
+  std::shared_ptr<CopyBackend> backend;  // null: the host backend
+};
+
+class CopyEngine {
+ public:
+  // Throws std::invalid_argument naming the option. Memory behind `arena` must outlive the engine.
+  explicit CopyEngine(const CopyEngineOptions& options);
+  // Close(). In a forked child it lets go of everything without touching it.
+  ~CopyEngine();
+
+  // Geometry of one KV group; returns its id. Throws std::invalid_argument.
+  int AddLayout(const CopyLayoutSpec& spec);
+  // Bytes a chunk of this layout takes in a slot, chunk_offset left out.
+  uint64_t LayoutChunkBytes(int layout) const;
+
+  // Queues a job. Throws std::invalid_argument (a job id still in flight, an id, position, offset or length out of
+  // bounds) and std::runtime_error after Close or in a forked child; then nothing was queued.
+  void Submit(const CopyRequest& request);
+  // Finished jobs since the last call. One atomic load when there is none.
+  std::vector<CopyCompletion> Poll();
+  // Until none of these jobs is in flight; false when the time is over first. They are still reported by Poll.
+  bool Wait(std::span<const uint64_t> jobs, double timeout_s);
+  // Copies (source, target, bytes) rows on all threads and returns when done. For benchmarks and tests.
+  void Copy(std::span<const uint64_t> rows);
+
+  uint64_t pending() const;
+  int threads() const;
+  CopyCounters counters() const;
+  const CopyCapabilities& capabilities() const;
+  // False in a forked child.
+  bool usable_here() const;
+  // Finishes what was submitted and joins the threads. Idempotent.
+  void Close();
+
+ private:
+  struct Impl;
+  Impl* impl_;  // left alone in a forked child, whose copy of the threads does not exist
+};
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,49 @@
+#include <string>
+
+#include "copy/backend.h"
+#include "copy/kernels.h"
+
+namespace tpu_sync_native {
+
+bool CopyBackend::RegisterArena(uint8_t*, uint64_t) { return true; }
+
+namespace {
+
+// Shorter extents go by memcpy: they fit the caches, and a non-temporal head and tail cost more than they save
+// (benchmarks/README.md has the measurement).
+constexpr uint64_t kNonTemporalBytesMin = 16 * 1024;
+
+class HostBackend final : public CopyBackend {
+ public:
+  HostBackend() {
+    capabilities_.name = "host";
+    capabilities_.kernel = NonTemporalKernelName();
+    capabilities_.plain_memory = true;
+  }
+
+  const CopyCapabilities& capabilities() const override { return capabilities_; }
+
+  bool Copy(CopyDirection direction, std::span<const CopyExtent> extents) override {
+    for (const CopyExtent& extent : extents) {
+      auto* device = reinterpret_cast<uint8_t*>(extent.device);
+      uint8_t* target = direction == CopyDirection::kStore ? extent.arena : device;
+      const uint8_t* source = direction == CopyDirection::kStore ? device : extent.arena;
+      if (extent.bytes < kNonTemporalBytesMin) {
+        CopyCached(target, source, extent.bytes);
+      } else {
+        CopyNonTemporal(target, source, extent.bytes);
+      }
+    }
+    NonTemporalFence();
+    return true;
+  }
+
+ private:
+  CopyCapabilities capabilities_;
+};
+
+}  // namespace
+
+std::shared_ptr<CopyBackend> MakeHostBackend() { return std::make_shared<HostBackend>(); }
+
+}  // namespace tpu_sync_native

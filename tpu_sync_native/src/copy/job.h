@@ -1,0 +1,70 @@
+// One batch on its way: what was asked, checked once, and how far it is.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "copy/layout.h"
+
+namespace tpu_sync_native {
+
+using LayoutList = std::vector<std::shared_ptr<const CopyLayout>>;
+
+// The job's bytes are numbered from 0 in the order of its runs; a piece is a range of them, so that any job can
+// be cut anywhere. Built on the submitting thread, then read by many; only the atomics change.
+class CopyJob {
+ public:
+  // Throws std::invalid_argument; `layouts` are all the engine's.
+  CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t arena_bytes);
+  // Rows of (source, target, bytes) in plain memory, for CopyEngine::Copy.
+  explicit CopyJob(std::span<const uint64_t> rows);
+
+  uint64_t id() const { return id_; }
+  CopyDirection direction() const { return direction_; }
+  uint64_t bytes() const { return bytes_; }
+
+  // Copies the bytes [begin, end). `scratch` is the calling thread's. Returns how many extents that took.
+  uint64_t CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const SlotGuard* guard, CopyBackend* backend,
+                     ExtentList* scratch);
+  // After the last piece.
+  CopyCompletion Finish() const;
+
+  // Scheduling, guarded by the engine's mutex.
+  uint64_t next_byte = 0;
+  uint64_t piece_bytes = 0;
+  uint64_t bytes_left = 0;
+  bool finished = false;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Chunk {
+    uint32_t slot;
+    uint32_t generation;
+    uint64_t offset;
+  };
+
+  void AddGroup(const CopyRequest& request, uint32_t layout, size_t first, size_t count, uint64_t arena_bytes);
+  size_t FirstRun(uint64_t byte) const;
+  // Calls visit(run, begin, end) for the part of each run that lies in [begin, end), in the run's own bytes.
+  template <typename Visit>
+  void ForEachRun(uint64_t begin, uint64_t end, Visit&& visit) const;
+  bool StillValid(uint32_t chunk, const SlotGuard* guard) const;
+  void MarkInvalid(uint32_t chunk) { invalid_[chunk].store(true, std::memory_order_relaxed); }
+
+  uint64_t id_ = 0;
+  CopyDirection direction_ = CopyDirection::kStore;
+  Clock::time_point submitted_ = Clock::now();
+  LayoutList layouts_;  // per group
+  std::vector<BlockRun> runs_;
+  std::vector<Chunk> chunks_;
+  std::unique_ptr<std::atomic<bool>[]> invalid_;  // per chunk
+  std::vector<CopyExtent> rows_;                  // of Copy; then runs_ are the rows
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace tpu_sync_native
