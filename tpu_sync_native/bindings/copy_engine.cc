@@ -1,4 +1,5 @@
-// CopyEngine as Python sees it. Arrays are read while the GIL is held; copying, waiting and closing release it.
+// CopyEngine as Python sees it. Arrays are read while the GIL is held; copying, waiting and closing release
+// it.
 #include "tpu_sync_native/copy_engine.h"
 
 #include <pybind11/numpy.h>
@@ -173,7 +174,7 @@ class PyCopyEngine {
   }
 
  private:
-  py::object session_;                     // keeps its mapping of the arena alive
+  py::object session_;                      // keeps its mapping of the arena alive
   std::unique_ptr<py::buffer_info> arena_;  // or the caller's buffer
   std::unique_ptr<CopyEngine> engine_;
 };
@@ -187,8 +188,8 @@ py::tuple Reference(const py::object& extents, const std::string& method, int th
   ReferenceTime time{};
   {
     py::gil_scoped_release release;
-    time = CopyReference(
-        rows, method == "memcpy" ? ReferenceMethod::kMemcpy : ReferenceMethod::kNonTemporal, threads);
+    time = CopyReference(rows, method == "memcpy" ? ReferenceMethod::kMemcpy : ReferenceMethod::kNonTemporal,
+                         threads);
   }
   return py::make_tuple(time.wall_s, time.cpu_s);
 }

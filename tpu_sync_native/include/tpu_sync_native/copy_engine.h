@@ -11,10 +11,10 @@
 // Pages that are neighbours on both sides are copied as one run. A large job is cut into pieces by bytes, and
 // every thread takes the next piece; between two pieces a waiting load goes before any store.
 //
-// A slot may be taken away while it is copied (its lease expired, the daemon restarted). Every piece therefore
-// asks the SlotGuard before and after its bytes move: a chunk is valid when every answer was yes, and a job is
-// ok when all of its chunks are valid. Bytes copied from an invalid slot are in the device's blocks and are
-// meaningless: the caller recomputes them.
+// A slot may be taken away while it is copied (its lease expired, the daemon restarted). Every piece
+// therefore asks the SlotGuard before and after its bytes move: a chunk is valid when every answer was yes,
+// and a job is ok when all of its chunks are valid. Bytes copied from an invalid slot are in the device's
+// blocks and are meaningless: the caller recomputes them.
 //
 // Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
 #pragma once
@@ -68,8 +68,8 @@ struct CopyRequest {
 struct CopyCompletion {
   uint64_t job = 0;
   bool ok = false;
-  uint64_t bytes = 0;      // moved, those of invalid chunks left out
-  double seconds = 0;      // from Submit to the last byte
+  uint64_t bytes = 0;         // moved, those of invalid chunks left out
+  double seconds = 0;         // from Submit to the last byte
   uint32_t chunks_valid = 0;  // leading chunks that were valid
 };
 
@@ -83,10 +83,10 @@ struct CopyCounters {
 // What a backend can do; true means more. A caller asks instead of knowing names.
 struct CopyCapabilities {
   std::string name;
-  std::string kernel;             // what moves large extents
-  uint64_t alignment_bytes = 1;   // of device addresses and lengths
-  uint64_t piece_bytes_max = 0;   // larger pieces would delay what queues behind them; 0: no limit
-  bool plain_memory = false;      // device addresses are pointers of this process
+  std::string kernel;            // what moves large extents
+  uint64_t alignment_bytes = 1;  // of device addresses and lengths
+  uint64_t piece_bytes_max = 0;  // larger pieces would delay what queues behind them; 0: no limit
+  bool plain_memory = false;     // device addresses are pointers of this process
 };
 
 class CopyBackend;
@@ -112,12 +112,13 @@ class CopyEngine {
   // Bytes a chunk of this layout takes in a slot, chunk_offset left out.
   uint64_t LayoutChunkBytes(int layout) const;
 
-  // Queues a job. Throws std::invalid_argument (a job id still in flight, an id, position, offset or length out of
-  // bounds) and std::runtime_error after Close or in a forked child; then nothing was queued.
+  // Queues a job. Throws std::invalid_argument (a job id still in flight, an id, position, offset or length
+  // out of bounds) and std::runtime_error after Close or in a forked child; then nothing was queued.
   void Submit(const CopyRequest& request);
   // Finished jobs since the last call. One atomic load when there is none.
   std::vector<CopyCompletion> Poll();
-  // Until none of these jobs is in flight; false when the time is over first. They are still reported by Poll.
+  // Until none of these jobs is in flight; false when the time is over first. They are still reported by
+  // Poll.
   bool Wait(std::span<const uint64_t> jobs, double timeout_s);
   // Copies (source, target, bytes) rows on all threads and returns when done. For benchmarks and tests.
   void Copy(std::span<const uint64_t> rows);

@@ -25,8 +25,8 @@ class CopyBackend {
   // Called once before the first copy: device runtimes pin the arena here. False: the backend cannot use it.
   // The default needs nothing.
   virtual bool RegisterArena(uint8_t* arena, uint64_t bytes);
-  // Moves every extent and returns when the last byte has landed and is visible to other threads and processes.
-  // Extents do not overlap. False when the device failed; what was moved is then unknown.
+  // Moves every extent and returns when the last byte has landed and is visible to other threads and
+  // processes. Extents do not overlap. False when the device failed; what was moved is then unknown.
   virtual bool Copy(CopyDirection direction, std::span<const CopyExtent> extents) = 0;
 };
 

@@ -24,8 +24,8 @@
 namespace tpu_sync_native {
 namespace {
 
-// A piece is what one thread copies without looking up: small enough that a load behind a store waits for less
-// than a fifth of a millisecond, large enough that taking the next one is not felt.
+// A piece is what one thread copies without looking up: small enough that a load behind a store waits for
+// less than a fifth of a millisecond, large enough that taking the next one is not felt.
 constexpr uint64_t kPieceBytesMin = 256 * 1024;
 constexpr uint64_t kPieceBytesMax = 1024 * 1024;
 constexpr uint64_t kPiecesPerThread = 4;

@@ -9,8 +9,8 @@ bool CopyBackend::RegisterArena(uint8_t*, uint64_t) { return true; }
 
 namespace {
 
-// Shorter extents go by memcpy: they fit the caches, and a non-temporal head and tail cost more than they save
-// (benchmarks/README.md has the measurement).
+// Shorter extents go by memcpy: they fit the caches, and a non-temporal head and tail cost more than they
+// save (benchmarks/README.md has the measurement).
 constexpr uint64_t kNonTemporalBytesMin = 16 * 1024;
 
 class HostBackend final : public CopyBackend {

@@ -27,7 +27,8 @@ void CheckShapes(const CopyRequest& request) {
 }
 
 void CheckSlot(uint64_t offset, const CopyLayout& layout, uint64_t arena_bytes) {
-  const uint64_t part = layout.chunk_offset() + layout.chunk_bytes();  // fits the arena: checked by CopyLayout
+  const uint64_t part =
+      layout.chunk_offset() + layout.chunk_bytes();  // fits the arena: checked by CopyLayout
   if (offset > arena_bytes - part) {
     Refuse("offsets has " + std::to_string(offset) + "; with " + std::to_string(part) +
            " bytes a chunk that is outside the arena of " + std::to_string(arena_bytes) + " bytes");
@@ -155,7 +156,8 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const 
     return extents;
   }
 
-  // Before: do not write into a slot that is no longer ours, nor copy from one that has become another chunk's.
+  // Before: do not write into a slot that is no longer ours, nor copy from one that has become another
+  // chunk's.
   uint32_t checked = UINT32_MAX;
   bool valid = false;
   ForEachRun(begin, end, [&](size_t i, uint64_t from, uint64_t to) {
@@ -166,10 +168,9 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const 
       if (!valid) MarkInvalid(run.chunk);
     }
     if (!valid) return;
-    layouts_[run.layout]->ForEachExtent(run, chunks_[run.chunk].offset, from, to,
-                                        [&](uint64_t device, uint64_t offset, uint64_t bytes) {
-                                          add(device, arena + offset, bytes);
-                                        });
+    layouts_[run.layout]->ForEachExtent(
+        run, chunks_[run.chunk].offset, from, to,
+        [&](uint64_t device, uint64_t offset, uint64_t bytes) { add(device, arena + offset, bytes); });
   });
   flush();
 

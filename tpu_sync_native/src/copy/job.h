@@ -15,8 +15,8 @@ namespace tpu_sync_native {
 
 using LayoutList = std::vector<std::shared_ptr<const CopyLayout>>;
 
-// The job's bytes are numbered from 0 in the order of its runs; a piece is a range of them, so that any job can
-// be cut anywhere. Built on the submitting thread, then read by many; only the atomics change.
+// The job's bytes are numbered from 0 in the order of its runs; a piece is a range of them, so that any job
+// can be cut anywhere. Built on the submitting thread, then read by many; only the atomics change.
 class CopyJob {
  public:
   // Throws std::invalid_argument; `layouts` are all the engine's.
@@ -29,8 +29,8 @@ class CopyJob {
   uint64_t bytes() const { return bytes_; }
 
   // Copies the bytes [begin, end). `scratch` is the calling thread's. Returns how many extents that took.
-  uint64_t CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const SlotGuard* guard, CopyBackend* backend,
-                     ExtentList* scratch);
+  uint64_t CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const SlotGuard* guard,
+                     CopyBackend* backend, ExtentList* scratch);
   // After the last piece.
   CopyCompletion Finish() const;
 
@@ -48,7 +48,8 @@ class CopyJob {
     uint64_t offset;
   };
 
-  void AddGroup(const CopyRequest& request, uint32_t layout, size_t first, size_t count, uint64_t arena_bytes);
+  void AddGroup(const CopyRequest& request, uint32_t layout, size_t first, size_t count,
+                uint64_t arena_bytes);
   size_t FirstRun(uint64_t byte) const;
   // Calls visit(run, begin, end) for the part of each run that lies in [begin, end), in the run's own bytes.
   template <typename Visit>

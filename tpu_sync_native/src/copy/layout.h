@@ -48,8 +48,8 @@ class CopyLayout {
   uint64_t chunk_bytes() const { return block_bytes_ * spec_.blocks_per_chunk; }
   uint64_t chunk_offset() const { return spec_.chunk_offset; }
 
-  // Calls sink(device address, arena offset, bytes) for the bytes [begin, end) of a run (counted from the run's
-  // own start), in order. chunk_arena_offset is where the run's slot starts in the arena.
+  // Calls sink(device address, arena offset, bytes) for the bytes [begin, end) of a run (counted from the
+  // run's own start), in order. chunk_arena_offset is where the run's slot starts in the arena.
   template <typename Sink>
   void ForEachExtent(const BlockRun& run, uint64_t chunk_arena_offset, uint64_t begin, uint64_t end,
                      Sink&& sink) const {
@@ -60,8 +60,8 @@ class CopyLayout {
       if (begin < region_end && end > region_begin) {
         const uint64_t from = (begin > region_begin ? begin : region_begin) - region_begin;
         const uint64_t to = (end < region_end ? end : region_end) - region_begin;
-        const uint64_t arena = chunk_arena_offset + spec_.chunk_offset + region_offset +
-                               run.first_in_chunk * region.page_bytes;
+        const uint64_t arena =
+            chunk_arena_offset + spec_.chunk_offset + region_offset + run.first_in_chunk * region.page_bytes;
         const uint64_t device = region.address + run.first_block * region.stride_bytes;
         if (region.stride_bytes == region.page_bytes) {
           sink(device + from, arena + from, to - from);
@@ -77,8 +77,8 @@ class CopyLayout {
 
  private:
   template <typename Sink>
-  static void ForEachPage(const CopyRegion& region, uint64_t device, uint64_t arena, uint64_t from, uint64_t to,
-                          Sink&& sink) {
+  static void ForEachPage(const CopyRegion& region, uint64_t device, uint64_t arena, uint64_t from,
+                          uint64_t to, Sink&& sink) {
     while (from < to) {
       const uint64_t block = from / region.page_bytes;
       const uint64_t in_page = from % region.page_bytes;
