@@ -39,9 +39,9 @@ namespace tpu_sync_native {
 inline constexpr uint64_t kRingMagic = 0x31474e525454564bULL;  // "KVTTRNG1"
 inline constexpr uint32_t kRingVersion = 1;
 inline constexpr uint32_t kRecordUnit = 64;
-inline constexpr uint32_t kBatchKeysMax = 65536;
+inline constexpr uint32_t kRingKeysMax = 65536;
 inline constexpr uint64_t kRingHeaderBytes = 4096;
-inline constexpr uint64_t kRequestAreaBytes = 8u << 20;
+inline constexpr uint64_t kRequestAreaBytes = 10u << 20;
 inline constexpr uint64_t kReplyAreaBytes = 2u << 20;
 inline constexpr uint64_t kRingBytes = kRingHeaderBytes + kRequestAreaBytes + kReplyAreaBytes;
 inline constexpr uint64_t kDoorbellBytes = 4096;  // its first word is the futex, its value means nothing
@@ -55,7 +55,7 @@ struct RingHeader {
   uint8_t pad0[32];
   // Written by the client.
   alignas(64) std::atomic<uint64_t> request_tail;
-  alignas(64) std::atomic<uint32_t> client_sleeping;
+  alignas(64) std::atomic<uint32_t> client_sleeping;  // 1: for a reply, 2: for space
   // Written by the server.
   alignas(64) std::atomic<uint64_t> request_head;
   std::atomic<uint32_t> server_closed;  // 1: the ring is not served any more
@@ -87,13 +87,16 @@ struct RequestHeader {
   uint64_t lease;     // release, commit, abort
   uint32_t ns;        // lease, reserve, touch
   uint32_t key_count;
-  uint32_t key_length;  // != 0: all keys are this long and no lengths follow
   uint32_t keep_bytes;  // commit: bytes of the keep bitmap
-  uint8_t pad[24];
+  uint8_t pad[28];
 };
 static_assert(sizeof(RequestHeader) == kRecordUnit);
-// After it: [uint32_t length of each key, when key_length == 0] [key bytes, one after the other] | [keep
-// bitmap]
+// After it: lease, reserve, touch: uint32_t offsets[key_count + 1] into the key bytes, then the key bytes;
+//           commit: the keep bitmap.
+
+inline constexpr uint64_t kRecordBytesMax =
+    (sizeof(RequestHeader) + (kRingKeysMax + 1) * 4ull + kRingKeysMax * uint64_t{kKeyBytesMax} + kRecordUnit - 1) /
+    kRecordUnit * kRecordUnit;
 
 struct ReplyHeader {
   uint64_t sequence;
@@ -106,8 +109,7 @@ struct ReplyHeader {
 static_assert(sizeof(ReplyHeader) == 64);
 // After it: SlotRef[slot_count] (16 bytes each), then one byte for each of grant_count
 
-static_assert(kRequestAreaBytes >=
-              sizeof(RequestHeader) + kRecordUnit + kBatchKeysMax * (kKeyBytesMax + 4ull));
-static_assert(kReplyAreaBytes >= sizeof(ReplyHeader) + kBatchKeysMax * (16ull + 1));
+static_assert(kRequestAreaBytes >= 2 * kRecordBytesMax);  // an empty ring takes any record, wherever it stands
+static_assert(kReplyAreaBytes >= sizeof(ReplyHeader) + kRingKeysMax * (16ull + 1));
 
 }  // namespace tpu_sync_native
