@@ -94,9 +94,9 @@ static_assert(sizeof(RequestHeader) == kRecordUnit);
 // After it: lease, reserve, touch: uint32_t offsets[key_count + 1] into the key bytes, then the key bytes;
 //           commit: the keep bitmap.
 
-inline constexpr uint64_t kRecordBytesMax =
-    (sizeof(RequestHeader) + (kRingKeysMax + 1) * 4ull + kRingKeysMax * uint64_t{kKeyBytesMax} + kRecordUnit - 1) /
-    kRecordUnit * kRecordUnit;
+inline constexpr uint64_t kRecordBytesMax = (sizeof(RequestHeader) + (kRingKeysMax + 1) * 4ull +
+                                             kRingKeysMax * uint64_t{kKeyBytesMax} + kRecordUnit - 1) /
+                                            kRecordUnit * kRecordUnit;
 
 struct ReplyHeader {
   uint64_t sequence;
@@ -109,7 +109,8 @@ struct ReplyHeader {
 static_assert(sizeof(ReplyHeader) == 64);
 // After it: SlotRef[slot_count] (16 bytes each), then one byte for each of grant_count
 
-static_assert(kRequestAreaBytes >= 2 * kRecordBytesMax);  // an empty ring takes any record, wherever it stands
+static_assert(kRequestAreaBytes >=
+              2 * kRecordBytesMax);  // an empty ring takes any record, wherever it stands
 static_assert(kReplyAreaBytes >= sizeof(ReplyHeader) + kRingKeysMax * (16ull + 1));
 
 }  // namespace tpu_sync_native

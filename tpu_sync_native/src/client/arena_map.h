@@ -1,22 +1,24 @@
 // An engine's view of the daemon's two files: the payload (read-write) and the metadata (read-only).
 //
-// Lifetime: held by shared_ptr by the session, by every memory view of the arena and by copy engines; unmapped when
-// the last of them is gone, whether or not the daemon still lives. The daemon never truncates either file (a stopped
-// one removes the names, a new one makes new files), so no access through a map faults.
+// Lifetime: held by shared_ptr by the session, by every memory view of the arena and by copy engines;
+// unmapped when the last of them is gone, whether or not the daemon still lives. The daemon never truncates
+// either file (a stopped one removes the names, a new one makes new files), so no access through a map
+// faults.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "index/index_reader.h"
 #include "base/mapping.h"
+#include "index/index_reader.h"
 #include "tpu_sync_native/meta_layout.h"
 
 namespace tpu_sync_native {
 
 class ArenaMap {
  public:
-  // Maps both files; the descriptors may be closed afterwards. Throws std::invalid_argument naming what does not fit.
+  // Maps both files; the descriptors may be closed afterwards. Throws std::invalid_argument naming what does
+  // not fit.
   ArenaMap(int data_fd, int meta_fd);
 
   std::byte* data() const { return data_.data(); }

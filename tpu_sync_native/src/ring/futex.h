@@ -13,8 +13,8 @@ inline constexpr uint64_t kNsPerS = 1'000'000'000;
 // CLOCK_MONOTONIC, nanoseconds.
 uint64_t SteadyNs();
 
-// Sleeps while `word` holds `expected`, at most until `deadline_ns`. Returns for any reason: the caller looks again.
-// Works between processes.
+// Sleeps while `word` holds `expected`, at most until `deadline_ns`. Returns for any reason: the caller looks
+// again. Works between processes.
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t deadline_ns);
 void FutexWake(std::atomic<uint32_t>& word, int sleepers_max = 1);
 

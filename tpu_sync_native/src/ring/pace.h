@@ -1,8 +1,8 @@
 // Whether the server should spin for the next request or sleep.
 //
-// A wake across cores costs tens of microseconds, so under dense traffic a short spin halves the round trip. Spinning
-// through sparse traffic, or on a machine short of cores, makes the client slower (it takes the time slice the client
-// needs) and burns a core: then the server sleeps at once.
+// A wake across cores costs tens of microseconds, so under dense traffic a short spin halves the round trip.
+// Spinning through sparse traffic, or on a machine short of cores, makes the client slower (it takes the time
+// slice the client needs) and burns a core: then the server sleeps at once.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,11 @@ namespace tpu_sync_native {
 class Pace {
  public:
   static constexpr uint64_t kSpinNs = 50 * kNsPerUs;
-  static constexpr uint64_t kDenseGapNs = 100 * kNsPerUs;      // spin while requests come closer than this on average
-  static constexpr uint64_t kGapNsMax = 1 * kNsPerMs;          // what one long pause counts for
-  static constexpr uint64_t kStolenNs = 200 * kNsPerUs;        // a spin step this long: somebody else had the core
-  static constexpr uint64_t kPenaltyNs = 20 * kNsPerMs;        // no spinning for this long after that
+  static constexpr uint64_t kDenseGapNs =
+      100 * kNsPerUs;                                  // spin while requests come closer than this on average
+  static constexpr uint64_t kGapNsMax = 1 * kNsPerMs;  // what one long pause counts for
+  static constexpr uint64_t kStolenNs = 200 * kNsPerUs;  // a spin step this long: somebody else had the core
+  static constexpr uint64_t kPenaltyNs = 20 * kNsPerMs;  // no spinning for this long after that
 
   void Served(uint64_t now_ns) {
     const uint64_t gap_ns = std::min(now_ns - served_ns_, kGapNsMax);

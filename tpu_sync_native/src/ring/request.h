@@ -1,4 +1,5 @@
-// The server's side of one record: from bytes that a client may change at any moment to a checked private copy.
+// The server's side of one record: from bytes that a client may change at any moment to a checked private
+// copy.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,9 @@ enum class ReadOutcome {
 // Reads the records of any ring; its buffers are reused. Not thread-safe.
 class RequestReader {
  public:
-  // Reads the record at `head` (the server's own counter), bounded by the shared tail, and sets `record_bytes` to what
-  // head must be advanced by. Never reads outside the request area, whatever the client writes meanwhile.
+  // Reads the record at `head` (the server's own counter), bounded by the shared tail, and sets
+  // `record_bytes` to what head must be advanced by. Never reads outside the request area, whatever the
+  // client writes meanwhile.
   ReadOutcome Read(const RingMap& ring, uint64_t head);
 
   uint64_t record_bytes() const { return header_.record_bytes; }

@@ -13,15 +13,16 @@ namespace {
 void SizeAndSeal(int fd, uint64_t bytes, const char* what) {
   ResizeFile(fd, bytes, what);
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    throw std::invalid_argument(std::string(what) + ": cannot be sealed against shrinking; it must be a fresh memfd " +
+    throw std::invalid_argument(std::string(what) +
+                                ": cannot be sealed against shrinking; it must be a fresh memfd " +
                                 "made with MFD_ALLOW_SEALING");
   }
 }
 
 void Expect(const char* field, uint64_t value, uint64_t wanted) {
   if (value == wanted) return;
-  throw std::invalid_argument("ring_fd: " + std::string(field) + " is " + std::to_string(value) + ", this build needs " +
-                              std::to_string(wanted));
+  throw std::invalid_argument("ring_fd: " + std::string(field) + " is " + std::to_string(value) +
+                              ", this build needs " + std::to_string(wanted));
 }
 
 }  // namespace

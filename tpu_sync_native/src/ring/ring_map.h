@@ -10,8 +10,8 @@ namespace tpu_sync_native {
 
 class RingMap {
  public:
-  // Server: sizes the memfd, seals it against shrinking, writes the header. Throws std::invalid_argument when `fd`
-  // cannot be sealed (it must be a memfd made with MFD_ALLOW_SEALING), std::system_error otherwise.
+  // Server: sizes the memfd, seals it against shrinking, writes the header. Throws std::invalid_argument when
+  // `fd` cannot be sealed (it must be a memfd made with MFD_ALLOW_SEALING), std::system_error otherwise.
   static RingMap Create(int fd);
   // Client: maps and checks. Throws std::invalid_argument naming the field that does not fit.
   static RingMap Open(int fd);

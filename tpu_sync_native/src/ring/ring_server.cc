@@ -25,7 +25,8 @@ class RingServer::Change {
   RingServer& server_;
 };
 
-RingServer::RingServer(Store& store, int doorbell_fd) : store_(store), doorbell_(Doorbell::Create(doorbell_fd)) {}
+RingServer::RingServer(Store& store, int doorbell_fd)
+    : store_(store), doorbell_(Doorbell::Create(doorbell_fd)) {}
 
 RingServer::~RingServer() { Stop(); }
 
@@ -54,8 +55,8 @@ void RingServer::Add(SessionId session, int ring_fd) {
 
 void RingServer::Remove(SessionId session) {
   const Change change(*this);
-  const auto found =
-      std::find_if(rings_.begin(), rings_.end(), [&](const auto& served) { return served->session == session; });
+  const auto found = std::find_if(rings_.begin(), rings_.end(),
+                                  [&](const auto& served) { return served->session == session; });
   if (found == rings_.end()) return;
   Served& served = **found;
   const uint64_t tail = served.ring.header().request_tail.load(std::memory_order_seq_cst);
@@ -72,9 +73,12 @@ std::vector<Counter> RingServer::Counters() const {
     const std::lock_guard lock(mutex_);
     sessions = rings_.size();
   }
-  return {{"ring_sessions", sessions},           {"ring_requests", requests_.load()},
-          {"ring_posted_failures", posted_failures_.load()}, {"ring_sleeps", sleeps_.load()},
-          {"ring_closed_for_lies", rings_closed_.load()},    {"ring_busy_ns", busy_ns_.load()}};
+  return {{"ring_sessions", sessions},
+          {"ring_requests", requests_.load()},
+          {"ring_posted_failures", posted_failures_.load()},
+          {"ring_sleeps", sleeps_.load()},
+          {"ring_closed_for_lies", rings_closed_.load()},
+          {"ring_busy_ns", busy_ns_.load()}};
 }
 
 void RingServer::Run() {
@@ -182,8 +186,8 @@ void RingServer::Answer(Served& served) {
   Reply(served, outcome, request.lease, nullptr, 0, nullptr, 0);
 }
 
-void RingServer::Reply(Served& served, Outcome outcome, LeaseId lease, const SlotRef* slots, uint32_t slot_count,
-                       const Grant* grants, uint32_t grant_count) {
+void RingServer::Reply(Served& served, Outcome outcome, LeaseId lease, const SlotRef* slots,
+                       uint32_t slot_count, const Grant* grants, uint32_t grant_count) {
   const RequestHeader& request = reader_.header();
   if (request.wants_reply == 0) {
     if (outcome != Outcome::kOk) posted_failures_.fetch_add(1, std::memory_order_relaxed);

@@ -1,9 +1,10 @@
 // The one thread that serves every session's ring and keeps the store's house.
 //
-// Loop: look at each ring, serve what is there (a bounded number of requests a ring and look, so that none starves the
-// others); nothing there: spin briefly while traffic is dense (pace.h), then announce sleep in every ring, look once
-// more, and sleep on the doorbell. The sleep is bounded, so a doorbell that some client scribbled on costs the others
-// kSleepNsMax at most. Once a second the store's leases expire and cleared slots are reclaimed.
+// Loop: look at each ring, serve what is there (a bounded number of requests a ring and look, so that none
+// starves the others); nothing there: spin briefly while traffic is dense (pace.h), then announce sleep in
+// every ring, look once more, and sleep on the doorbell. The sleep is bounded, so a doorbell that some client
+// scribbled on costs the others kSleepNsMax at most. Once a second the store's leases expire and cleared
+// slots are reclaimed.
 //
 // A ring that lies is closed: its client fails at once, its session stays until its socket ends.
 #pragma once
@@ -74,9 +75,9 @@ class RingServer {
   RequestReader reader_;                        // guarded by mutex_
   std::thread thread_;
   std::atomic<bool> stop_{false};
-  Pace pace_;                // the thread's own
-  uint64_t tick_ns_ = 0;     // the thread's own: when KeepHouse is due
-  bool announced_ = false;   // the thread's own: sleep is announced in the rings
+  Pace pace_;               // the thread's own
+  uint64_t tick_ns_ = 0;    // the thread's own: when KeepHouse is due
+  bool announced_ = false;  // the thread's own: sleep is announced in the rings
 
   std::atomic<uint64_t> requests_{0}, posted_failures_{0}, sleeps_{0}, rings_closed_{0}, busy_ns_{0};
 };
