@@ -21,6 +21,10 @@ class NamespaceMismatch(InvalidArgument):
     """The namespace is known with another chunk size or another fingerprint."""
 
 
+class FingerprintMismatch(NamespaceMismatch):
+    """Two fingerprints share one namespace id: refused, so that nobody reads the other's bytes."""
+
+
 class UnknownNamespace(KVTierError):
     """No namespace of that id in this boot of the daemon."""
 

@@ -1,0 +1,85 @@
+"""Namespaces of this boot: which fingerprint stands behind an id, and which index the store gave it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvtier.errors import FingerprintMismatch, InvalidArgument, LimitReached, NamespaceMismatch, UnknownNamespace
+from kvtier.format.fingerprint import namespace_id, parse_canonical
+from kvtier.io.native import Store
+from kvtier.types import NAMESPACE_ID_BYTES, NamespaceInfo
+
+NAMESPACES_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    index: int
+    chunk_bytes: int
+    fingerprint_json: str
+
+
+class Namespaces:
+    """Used by one thread, the daemon's event loop."""
+
+    def __init__(self, store: Store, boot_id: int, id_of: Callable[[str], bytes] = namespace_id) -> None:
+        self._store = store
+        self._boot_id = boot_id
+        self._id_of = id_of
+        self._entries: dict[bytes, _Entry] = {}
+
+    def open(self, fingerprint_json: str, chunk_bytes: int) -> NamespaceInfo:
+        """The namespace of this fingerprint, made if it is new. Refuses another chunk size or fingerprint."""
+        parse_canonical(fingerprint_json)
+        id = self._id_of(fingerprint_json)
+        entry = self._entries.get(id)
+        if entry is None:
+            if chunk_bytes < 1:
+                raise InvalidArgument(f"chunk_bytes is {chunk_bytes}; at least 1 is wanted")
+            if len(self._entries) >= NAMESPACES_MAX:
+                raise LimitReached(f"{NAMESPACES_MAX} namespaces are open; no more are allowed")
+            entry = _Entry(self._store.open_namespace(id, chunk_bytes), chunk_bytes, fingerprint_json)
+            self._entries[id] = entry
+        elif entry.fingerprint_json != fingerprint_json:
+            raise FingerprintMismatch(
+                f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"
+            )
+        elif entry.chunk_bytes != chunk_bytes:
+            raise NamespaceMismatch(
+                f"chunk_bytes is {chunk_bytes}; namespace {id.hex()} is known with {entry.chunk_bytes}"
+            )
+        return self._info(id, entry, self._counted().get(entry.index, {}))
+
+    def index(self, id: bytes) -> int:
+        """Index of a known namespace; UnknownNamespace, InvalidArgument."""
+        if len(id) != NAMESPACE_ID_BYTES:
+            raise InvalidArgument(
+                f"namespace_id has {len(id)} bytes; {NAMESPACE_ID_BYTES} are wanted (see kvtier ls)"
+            )
+        entry = self._entries.get(id)
+        if entry is None:
+            raise UnknownNamespace(f"namespace {id.hex()} is not known to this daemon")
+        return entry.index
+
+    def clear(self, id: bytes) -> int:
+        """Make every chunk of the namespace unreadable; how many there were."""
+        return self._store.clear_namespace(self.index(id))
+
+    def list(self) -> tuple[NamespaceInfo, ...]:
+        """All of them, in the order they were opened."""
+        counted = self._counted()
+        return tuple(self._info(id, entry, counted.get(entry.index, {})) for id, entry in self._entries.items())
+
+    def _counted(self) -> dict[int, dict[str, Any]]:
+        return {row["index"]: row for row in self._store.namespaces()}
+
+    def _info(self, id: bytes, entry: _Entry, row: dict[str, Any]) -> NamespaceInfo:
+        counts = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
+        return NamespaceInfo(
+            id=id,
+            index=entry.index,
+            chunk_bytes=entry.chunk_bytes,
+            fingerprint_json=entry.fingerprint_json,
+            boot_id=self._boot_id,
+            **{name: row.get(name, 0) for name in counts},
+        )

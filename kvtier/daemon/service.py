@@ -1,0 +1,192 @@
+"""The control plane: decode, call, encode. Every rule lives in the objects it calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import grpc
+import numpy as np
+
+from kvtier.daemon.faults import Context, stream, unary
+from kvtier.daemon.namespaces import Namespaces
+from kvtier.daemon.sessions import Sessions
+from kvtier.errors import InvalidArgument, ProtocolMismatch, UnknownLease
+from kvtier.io.native import SlotRefs, Store
+from kvtier.types import KEY_BYTES_MAX, KEY_BYTES_MIN, PROTOCOL_VERSION, ChunkInfo, DaemonStats
+from kvtier.wire import codec
+from kvtier.wire.codec import pb
+
+KEYS_MAX: Final = 16_384
+CHUNKS_LISTED_MAX: Final = 10_000
+
+
+class Service:
+    """Control of protos/kvtier/v1/kvtier.proto; see there for what each call promises."""
+
+    def __init__(
+        self,
+        store: Store,
+        sessions: Sessions,
+        namespaces: Namespaces,
+        *,
+        stats: Callable[[], DaemonStats],
+        drain: Callable[[float], Awaitable[int]],
+    ) -> None:
+        """`drain`: seconds -> leases that are left."""
+        self._store = store
+        self._sessions = sessions
+        self._namespaces = namespaces
+        self._stats = stats
+        self._drain = drain
+
+    # ---- engines ----
+
+    @unary
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:
+        _check_version(request.protocol_version)
+        return codec.attach_to_proto(self._sessions.grant(request.client, request.pid, request.group))
+
+    @stream
+    async def Session(self, request: pb.SessionRequest, context: Context) -> AsyncIterator[pb.SessionEvent]:
+        _check_version(request.protocol_version)
+        session = self._sessions.open_plain(request.client)
+        try:
+            yield pb.SessionEvent(session=session, boot_id=self._stats().boot_id)
+            await asyncio.get_running_loop().create_future()  # until the client or the daemon ends the call
+        finally:
+            self._sessions.close_plain(session)
+
+    @unary
+    async def OpenNamespace(self, request: pb.OpenNamespaceRequest, context: Context) -> pb.Namespace:
+        return codec.namespace_to_proto(self._namespaces.open(request.fingerprint_json, request.chunk_bytes))
+
+    @unary
+    async def ClearNamespace(
+        self, request: pb.ClearNamespaceRequest, context: Context
+    ) -> pb.ClearNamespaceReply:
+        return pb.ClearNamespaceReply(chunks=self._namespaces.clear(request.id))
+
+    # ---- tools ----
+
+    @unary
+    async def ListNamespaces(
+        self, request: pb.ListNamespacesRequest, context: Context
+    ) -> pb.ListNamespacesReply:
+        return pb.ListNamespacesReply(namespaces=map(codec.namespace_to_proto, self._namespaces.list()))
+
+    @unary
+    async def ListChunks(self, request: pb.ListChunksRequest, context: Context) -> pb.ListChunksReply:
+        if request.limit > CHUNKS_LISTED_MAX:
+            raise InvalidArgument(f"limit is {request.limit}; at most {CHUNKS_LISTED_MAX} are allowed")
+        index = self._namespaces.index(request.namespace_id)
+        after = request.after_slot if request.HasField("after_slot") else None
+        rows = await asyncio.to_thread(self._store.list_chunks, index, after, request.limit or 1000)
+        return pb.ListChunksReply(chunks=[codec.chunk_to_proto(ChunkInfo(**row)) for row in rows])
+
+    @unary
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsReply:
+        return pb.ListSessionsReply(sessions=map(codec.session_to_proto, self._sessions.list()))
+
+    @unary
+    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:
+        return codec.stats_to_proto(self._stats())
+
+    @unary
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+        if not 0 <= request.deadline_s <= 3600:
+            raise InvalidArgument(f"deadline_s is {request.deadline_s}; 0 to 3600 are allowed")
+        return pb.DrainReply(leases_left=await self._drain(request.deadline_s))
+
+    @unary
+    async def Evict(self, request: pb.EvictRequest, context: Context) -> pb.EvictReply:
+        index = self._namespaces.index(request.namespace_id)
+        return pb.EvictReply(bytes=await asyncio.to_thread(self._store.evict, index, request.bytes))
+
+    # ---- the hot calls, for tools ----
+
+    @unary
+    async def Lookup(self, request: pb.KeysRequest, context: Context) -> pb.LookupReply:
+        chunks = self._store.lookup(self._namespaces.index(request.namespace_id), _keys(request))
+        return pb.LookupReply(chunks=chunks, host_chunks=chunks)
+
+    @unary
+    async def Lease(self, request: pb.KeysRequest, context: Context) -> pb.LeaseReply:
+        grant = self._store.lease(*self._batch(request))
+        return pb.LeaseReply(lease=grant.lease, slots=_slots(grant.refs))
+
+    @unary
+    async def Reserve(self, request: pb.KeysRequest, context: Context) -> pb.ReserveReply:
+        grant = self._store.reserve(*self._batch(request))
+        return pb.ReserveReply(lease=grant.lease, grants=bytes(grant.grants), slots=_slots(grant.refs))
+
+    @unary
+    async def Touch(self, request: pb.KeysRequest, context: Context) -> pb.Empty:
+        self._store.touch(*self._batch(request))
+        return pb.Empty()
+
+    @unary
+    async def Prefetch(self, request: pb.KeysRequest, context: Context) -> pb.PrefetchReply:
+        self._batch(request)  # the host tier alone has nothing to promote from
+        return pb.PrefetchReply(promoting=0)
+
+    @unary
+    async def Release(self, request: pb.LeaseRequest, context: Context) -> pb.Empty:
+        self._store.release(self._sessions.require_plain(request.session), _lease(request.lease))
+        return pb.Empty()
+
+    @unary
+    async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitReply:
+        session = self._sessions.require_plain(request.session)
+        keep = np.frombuffer(request.keep, np.uint8) if request.keep else None
+        return pb.CommitReply(readable=self._store.commit(session, _lease(request.lease), keep))
+
+    @unary
+    async def Abort(self, request: pb.LeaseRequest, context: Context) -> pb.Empty:
+        self._store.abort(self._sessions.require_plain(request.session), _lease(request.lease))
+        return pb.Empty()
+
+    def _batch(self, request: pb.KeysRequest) -> tuple[int, int, list[bytes]]:
+        session = self._sessions.require_plain(request.session)
+        return session, self._namespaces.index(request.namespace_id), _keys(request)
+
+
+def _check_version(version: int) -> None:
+    if version != PROTOCOL_VERSION:
+        raise ProtocolMismatch(
+            f"the client speaks protocol version {version}, this daemon {PROTOCOL_VERSION}; "
+            "install the same kvtier on both sides"
+        )
+
+
+def _keys(request: pb.KeysRequest) -> list[bytes]:
+    keys = list(request.keys)
+    if len(keys) > KEYS_MAX:
+        raise InvalidArgument(f"the batch has {len(keys)} keys; at most {KEYS_MAX} are allowed")
+    for position, key in enumerate(keys):
+        if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
+            raise InvalidArgument(
+                f"keys[{position}] has {len(key)} bytes; {KEY_BYTES_MIN} to {KEY_BYTES_MAX} are allowed"
+            )
+    return keys
+
+
+def _lease(lease: int) -> int:
+    if lease == 0:
+        raise UnknownLease("lease is 0; that is no lease")
+    return lease
+
+
+def _slots(refs: SlotRefs) -> list[Any]:
+    rows: Sequence[Any] = (refs.slots, refs.generations, refs.offsets)
+    return [
+        pb.SlotRef(slot=slot, generation=generation, offset=offset)
+        for slot, generation, offset in zip(*(row.tolist() for row in rows), strict=True)
+    ]
+
+
+def add_to(server: grpc.aio.Server, service: Service) -> str:
+    """Register with a server; the service's full name."""
+    from kvtier.wire._gen import kvtier_pb2_grpc
+
+    kvtier_pb2_grpc.add_ControlServicer_to_server(service, server)
+    return str(pb.DESCRIPTOR.services_by_name["Control"].full_name)

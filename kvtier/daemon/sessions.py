@@ -1,0 +1,291 @@
+"""Sessions: from a token to the end of the process.
+
+1. `grant` (gRPC Attach) keeps a token of 32 random bytes for ten seconds.
+2. The engine connects to the session socket and sends it. The peer must be of our own user; a token works once.
+3. The session is opened in the store with a ring of its own, and the four descriptors are sent.
+4. The session lasts until the connection ends, or the process does (a forked child may hold the connection open).
+   Read leases come back at once. Without proof that the process is gone, and without its word that it has
+   drained, the store quarantines what it had reserved until the pidfd gives that proof.
+
+Everything runs on the daemon's event loop; no method blocks it.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import socket
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvtier import logs
+from kvtier.clock import Clock
+from kvtier.daemon.deaths import Deaths
+from kvtier.errors import Draining, LimitReached, UnknownSession
+from kvtier.io import fdpass
+from kvtier.io.native import Store, ring_bytes
+from kvtier.io.pidfd import has_ended, peer_pidfd
+from kvtier.io.shm import sealed_memfd
+from kvtier.types import PROTOCOL_VERSION, TOKEN_BYTES, AttachGrant, SessionInfo
+
+SESSIONS_MAX: Final = 256
+PENDING_MAX: Final = 64
+STRANGERS_MAX: Final = 64
+"""Connections that have not shown a token yet."""
+TOKEN_LIFE_S: Final = 10.0
+TOKEN_WAIT_S: Final = 2.0
+NAME_CHARS_MAX: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    session: int
+    client: str
+    pid: int
+    group: str
+    opened_s: float
+    has_ring: bool
+
+
+class Sessions:
+    """All sessions of one daemon, and the socket that engines attach through."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, boot_id: int, socket_path: Path, shared_fds: tuple[int, int, int]
+    ) -> None:
+        """`shared_fds`: payload, metadata (read-only), doorbell; borrowed."""
+        self._store = store
+        self._clock = clock
+        self._boot_id = boot_id
+        self._path = socket_path
+        self._data_fd, self._meta_fd, self._doorbell_fd = shared_fds
+        self._log = logs.get("sessions")
+        self._pending: OrderedDict[bytes, tuple[_Known, float]] = OrderedDict()
+        self._known: dict[int, _Known] = {}
+        self._last = 0
+        self._strangers = 0
+        self._draining = False
+        self._listener: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deaths = Deaths(lambda session: self._store.close_session(session, True))
+
+    # ---- lifecycle ----
+
+    def start(self) -> None:
+        """Listen on the session socket (0600)."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        listener.listen(STRANGERS_MAX)
+        self._listener = listener
+        self._spawn(self._accept(listener))
+
+    def refuse_new(self) -> None:
+        """No attach from now on; sessions that are open live on."""
+        self._draining = True
+        self._pending.clear()
+
+    async def stop(self) -> None:
+        """End every session; engines see the end of file."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+        self._deaths.close()
+
+    # ---- what the service asks for ----
+
+    def grant(self, client: str, pid: int, group: str) -> AttachGrant:
+        """A one-time token for a session that does not exist yet."""
+        self._expire_pending()
+        if len(self._pending) >= PENDING_MAX:
+            raise LimitReached(f"{PENDING_MAX} attaches are pending; no more are allowed")
+        known = self._new(client, pid, group, has_ring=True)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._pending[token] = known, self._clock.now_s() + TOKEN_LIFE_S
+        return AttachGrant(PROTOCOL_VERSION, self._boot_id, known.session, token, str(self._path))
+
+    def open_plain(self, client: str) -> int:
+        """A session without shared memory; whoever opens it must `close_plain` it."""
+        known = self._new(client, 0, "", has_ring=False)
+        self._open(known, None)
+        return known.session
+
+    def close_plain(self, session: int) -> None:
+        """It never saw the arena, so nothing of it can still be written."""
+        self._known.pop(session, None)
+        self._store.close_session(session, True)
+
+    def require_plain(self, session: int) -> int:
+        """The same number, if it is an open session without shared memory; UnknownSession otherwise."""
+        known = self._known.get(session)
+        if known is None or known.has_ring:
+            raise UnknownSession(f"session {session} is not an open session of the Session call")
+        return session
+
+    def list(self) -> tuple[SessionInfo, ...]:
+        """Open sessions with what they hold, oldest first."""
+        held = {row["session"]: row for row in self._store.sessions()}
+        return tuple(self._info(known, held.get(known.session, {})) for known in self._known.values())
+
+    # ---- inside ----
+
+    def _new(self, client: str, pid: int, group: str, has_ring: bool) -> _Known:
+        if self._draining:
+            raise Draining("the daemon is stopping; no new sessions")
+        if len(self._known) + len(self._pending) >= SESSIONS_MAX or self._deaths.full:
+            raise LimitReached(f"{SESSIONS_MAX} sessions are open; no more are allowed")
+        self._last += 1
+        return _Known(
+            self._last,
+            client[:NAME_CHARS_MAX],
+            pid,
+            group or f"session {self._last}",
+            self._clock.now_s(),
+            has_ring,
+        )
+
+    def _open(self, known: _Known, ring_fd: int | None) -> None:
+        group = int.from_bytes(hashlib.sha256(known.group.encode()).digest()[:8], "little")
+        self._store.open_session(known.session, group, known.pid, ring_fd)
+        self._known[known.session] = known
+
+    def _info(self, known: _Known, held: dict[str, Any]) -> SessionInfo:
+        counts = ("read_leases", "write_leases", "pinned_slots", "reserved_slots")
+        return SessionInfo(
+            session=known.session,
+            client=known.client,
+            pid=known.pid,
+            group=known.group,
+            age_s=self._clock.now_s() - known.opened_s,
+            **{name: held.get(name, 0) for name in counts},
+        )
+
+    def _expire_pending(self) -> None:
+        now_s = self._clock.now_s()
+        while self._pending and next(iter(self._pending.values()))[1] <= now_s:
+            self._pending.popitem(last=False)
+
+    def _redeem(self, token: bytes) -> _Known | None:
+        self._expire_pending()
+        found = self._pending.pop(token, None)
+        return found[0] if found else None
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors: those of dying sessions come back
+                self._log.warning("accept failed", error=error.strerror)
+                await asyncio.sleep(0.1)
+                continue
+            connection.setblocking(False)
+            if self._strangers >= STRANGERS_MAX:
+                connection.close()
+                continue
+            self._strangers += 1
+            self._spawn(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                known, pid = await self._admit(connection)
+            finally:
+                self._strangers -= 1
+            if known is not None:
+                await self._live(connection, known, pid)
+
+    async def _admit(self, connection: socket.socket) -> tuple[_Known | None, int]:
+        peer = fdpass.peer_of(connection)
+        if peer.uid != os.geteuid():
+            self._refuse(connection, peer, f"uid {peer.uid} may not attach; uid {os.geteuid()} may")
+            return None, 0
+        try:
+            async with asyncio.timeout(TOKEN_WAIT_S):
+                token = await self._read_token(connection)
+        except (TimeoutError, OSError):
+            token = b""
+        known = self._redeem(token)
+        if known is None:
+            self._refuse(connection, peer, "the token is unknown, used or older than 10 s")
+        return known, peer.pid
+
+    async def _read_token(self, connection: socket.socket) -> bytes:
+        loop, token = asyncio.get_running_loop(), b""
+        while len(token) < TOKEN_BYTES:
+            part = await loop.sock_recv(connection, TOKEN_BYTES - len(token))
+            if not part:
+                break
+            token += part
+        return token
+
+    def _refuse(self, connection: socket.socket, peer: fdpass.Peer, reason: str) -> None:
+        self._log.warning("attach refused", pid=peer.pid, uid=peer.uid, reason=reason)
+        try:
+            fdpass.send_refusal(connection, reason)
+        except OSError as error:
+            self._log.debug("peer left before it was told", error=error.strerror)
+
+    async def _live(self, connection: socket.socket, known: _Known, pid: int) -> None:
+        ring_fd = sealed_memfd("kvtier-ring", ring_bytes())
+        pidfd = peer_pidfd(connection, pid)
+        drained = False
+        try:
+            self._open(known, ring_fd)
+            fdpass.send_descriptors(connection, [self._data_fd, self._meta_fd, ring_fd, self._doorbell_fd])
+            os.close(ring_fd)
+            ring_fd = -1
+            self._log.info("session opened", session=known.session, client=known.client, pid=known.pid)
+            drained = await self._until_end(connection, pidfd)
+        except OSError as error:
+            self._log.warning("session failed", session=known.session, error=error.strerror)
+        finally:
+            if ring_fd >= 0:
+                os.close(ring_fd)
+            self._end(known, pidfd, drained)
+
+    async def _until_end(self, connection: socket.socket, pidfd: int | None) -> bool:
+        """Wait for the end of file or of the process. True when the client had said that it was drained."""
+        loop = asyncio.get_running_loop()
+        died = asyncio.Event()
+        if pidfd is not None:
+            loop.add_reader(pidfd, died.set)
+        death = loop.create_task(died.wait())
+        read = loop.create_task(loop.sock_recv(connection, len(fdpass.DRAINED)))
+        drained = False
+        try:
+            while True:
+                await asyncio.wait((read, death), return_when=asyncio.FIRST_COMPLETED)
+                if not read.done() or read.exception() is not None:
+                    return drained
+                said = read.result()
+                if said != fdpass.DRAINED or drained:  # the end of file, or a word that is not in the protocol
+                    return drained and not said
+                drained = True
+                read = loop.create_task(loop.sock_recv(connection, len(fdpass.DRAINED)))
+        finally:
+            death.cancel()
+            read.cancel()
+            if pidfd is not None:
+                loop.remove_reader(pidfd)
+
+    def _end(self, known: _Known, pidfd: int | None, drained: bool) -> None:
+        self._known.pop(known.session, None)
+        ended = pidfd is not None and has_ended(pidfd)
+        self._store.close_session(known.session, drained or ended)
+        self._log.info("session closed", session=known.session, pid=known.pid, drained=drained, process_ended=ended)
+        if drained or ended:
+            if pidfd is not None:
+                os.close(pidfd)
+        else:
+            self._deaths.watch(known.session, pidfd)
