@@ -61,7 +61,9 @@ class EngineProcess:
         self._channel = ours
         self._stream = ours.makefile("r", encoding="utf-8")
 
-    def start(self, model: Path, engine: Mapping[str, Any], connector: Mapping[str, Any] | None = None) -> None:
+    def start(
+        self, model: Path, engine: Mapping[str, Any], connector: Mapping[str, Any] | None = None
+    ) -> None:
         """Begin to start the engine (`started` waits for it). `engine`: arguments of vLLM's LLM class."""
         if connector is None and self._address is not None:
             connector = CONNECTOR
@@ -91,7 +93,9 @@ class EngineProcess:
             self._command += f" ({error})"
         if not line:
             self.kill()
-            raise EngineFailed(f"{self._command}: engine ended ({self.process.returncode})\n{self.log_tail()}")
+            raise EngineFailed(
+                f"{self._command}: engine ended ({self.process.returncode})\n{self.log_tail()}"
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise EngineFailed(f"{self._command}: {answer['error']}\n{self.log_tail()}")

@@ -77,5 +77,4 @@ if __name__ == "__main__":
     serve(FaultyChild(), int(sys.argv[1]))
     # As kvtier.demo.engine_child does. How an engine dies must be no matter to the daemon.
 
-
     os._exit(0)

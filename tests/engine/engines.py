@@ -10,6 +10,13 @@ from typing import Any
 from kvtier.demo.engine_process import CONNECTOR, EngineProcess
 from kvtier.demo.models import FIRST_TOKEN, VOCABULARY, make_model
 
+CHUNK_TOKENS = 256  # the connector's default; a multiple of every model's block
+BYTES_PER_TOKEN = {  # of float32 KV, all layers
+    "dense": 4 * 2 * 2 * 64 * 4,  # layers, K and V, heads, head size, bytes
+    "mla": 3 * 576 * 4,  # layers, compressed vector, bytes
+    "sliding": 6 * 2 * 2 * 64 * 4,
+}
+
 
 @dataclass(frozen=True)
 class Model:
@@ -71,13 +78,23 @@ class Engine(EngineProcess):
         if wait:
             self.started()
 
-    def generate(self, prompts: list[list[int]], max_tokens: int = 16, salt: str | None = None) -> list[list[int]]:
+    def generate(
+        self, prompts: list[list[int]], max_tokens: int = 16, salt: str | None = None
+    ) -> list[list[int]]:
         """Tokens per prompt at temperature 0."""
         return self.call("generate", prompts=prompts, max_tokens=max_tokens, salt=salt)["tokens"]
 
     def external_hits(self) -> int:
         """Prompt tokens that vLLM counted as found by the connector."""
         return int(self.call("metrics").get("external_prefix_cache_hits", 0))
+
+    def loaded_bytes(self) -> int:
+        """Bytes that the connector's workers copied out of the arena."""
+        return int(self.call("metrics").get("kv_offload_load_bytes", 0))
+
+    def warm_up(self) -> None:
+        """A fresh CPU engine answers its first long prompt slowly, and not always with the same tokens as later."""
+        self.generate([tokens(600, seed=10_000)], max_tokens=4)
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache, not the connector's."""
@@ -101,7 +118,9 @@ class References:
         if missing and model.kind not in self._engines:
             log = self._directory / f"reference-{model.kind}.log"
             # Nothing is reused inside the reference either.
-            self._engines[model.kind] = Engine(model, log, address=None, engine={"enable_prefix_caching": False})
+            self._engines[model.kind] = Engine(
+                model, log, address=None, engine={"enable_prefix_caching": False}
+            )
         for prompt in missing:  # one by one: no batch either
             answer = self._engines[model.kind].generate([prompt], max_tokens)[0]
             self._answers[model.kind, tuple(prompt), max_tokens] = answer
