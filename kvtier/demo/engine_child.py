@@ -1,7 +1,7 @@
 """One vLLM engine in a process of its own, driven line by line: a JSON command in, a JSON answer out.
 
-Started by `engine_process.py` as `python -m kvtier.demo.engine_child FD`; FD is a Unix stream socket. A command is
-`[name, arguments]`, the answer `{"ok": value}` or `{"error": traceback}`. End of file on FD ends the process.
+Started by `engine_process.py` as `python -m kvtier.demo.engine_child FD`; FD is a Unix stream socket. A
+command is `[name, arguments]`, the answer `{"ok": value}` or `{"error": traceback}`. End of file on FD ends the process.
 """
 
 import importlib
@@ -38,7 +38,7 @@ class EngineChild:
         return {"start_s": time.monotonic() - began}
 
     def generate(self, prompts: list[list[int]], max_tokens: int, salt: str | None = None) -> dict[str, Any]:
-        """Greedy tokens, cached prompt tokens, finish reasons and times to first token, in the prompts' order."""
+        """Greedy tokens, cached prompt tokens, finish reasons and times to first token, per prompt."""
         asked = [self.prompt(ids, salt) for ids in prompts]
         outputs = self.llm.generate(asked, self.sampling(max_tokens), use_tqdm=False)
         return {

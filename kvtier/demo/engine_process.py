@@ -1,4 +1,4 @@
-"""A vLLM engine as a child process, from the parent's side: commands, deadlines, an end by force when need be."""
+"""A vLLM engine as a child process, from the parent's side: commands, deadlines, an end by force."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""Tiny models with real random weights, written as local checkpoints: one per kind of KV cache an engine knows.
+"""Tiny models with real random weights, written as local checkpoints: one per kind of KV cache.
 
-Weights are drawn wide (standard deviation 0.08): with the libraries' default initialisation, or with tied embeddings, such small
-models answer the same tokens whatever they read, and wrong KV bytes would never show.
+Weights are drawn wide (standard deviation 0.08): with the libraries' default initialisation, or with tied
+embeddings, such small models answer the same tokens whatever they read, and wrong KV bytes would never show.
 """
 
 import importlib
@@ -21,9 +21,9 @@ _STANDARD_DEVIATION = 0.08
 
 
 def make_model(kind: str, cache_dir: Path) -> Path:
-    """Directory of the checkpoint of this kind, made if it is not there yet (a few seconds, about 10 MB).
+    """Directory of the checkpoint of this kind, made if it is not there yet (a few seconds, about 20 MB).
 
-    Deterministic: the same kind gives the same weights. Two processes may make it at once; the first rename wins.
+    The same kind gives the same weights. Two processes may make it at once; the first rename wins.
     Needs torch and transformers. Raises ValueError for an unknown kind.
     """
     if kind not in KINDS:

@@ -44,7 +44,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def start(tmp_path: Path, host: Host) -> Iterator[Callable[..., Engine]]:
-    """Starts an engine on the test's daemon: `start(model, **options)`, as Engine. Ends before the daemon does."""
+    """`start(model, **options)`: an Engine on the test's daemon; it ends before the daemon does."""
     running: list[Engine] = []
 
     def begin(model: Model, **options: object) -> Engine:

@@ -1,6 +1,6 @@
-"""Faults put into a running engine's worker, inside its process: loads held back, loads that fail half way, stores observed.
+"""Faults put into a running engine's worker, inside its process: loads held back, loads that fail half way.
 
-They wrap the two submissions of vLLM's OffloadingWorker contract and nothing else: what happens after is the real thing.
+They wrap the submissions of vLLM's OffloadingWorker contract and nothing else: what happens after is real.
 """
 
 from collections.abc import Iterable

@@ -93,7 +93,7 @@ class Engine(EngineProcess):
         return int(self.call("metrics").get("kv_offload_load_bytes", 0))
 
     def warm_up(self) -> None:
-        """A fresh CPU engine answers its first long prompt slowly, and not always with the same tokens as later."""
+        """The first long prompt of a fresh CPU engine must not be a hit: its kernels settle on it."""
         self.generate([tokens(600, seed=10_000)], max_tokens=4)
 
     def forget(self) -> None:

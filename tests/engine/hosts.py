@@ -126,7 +126,7 @@ class Host:
     # ---- what no daemon would do ----
 
     def spoil_every_chunk(self) -> int:
-        """Turn the sign of every float of every readable chunk, as a client that maps the arena can. How many."""
+        """Turn the sign of every float of every readable chunk, as any client could. Returns how many."""
         spoiled = 0
         with ControlChannel(self.address) as control, Client.connect(self.address) as client:
             for record in self.stats()["namespaces"]:

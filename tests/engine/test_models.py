@@ -1,4 +1,4 @@
-"""Kinds of KV cache: one compressed vector a token in small blocks, and two groups of blocks with a window."""
+"""Kinds of KV cache: one compressed vector a token in small blocks; two groups of blocks, one windowed."""
 
 import pytest
 from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, tokens
