@@ -22,6 +22,9 @@ from kvtier.wire import codec
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # a host's proxy setting must not send local calls elsewhere
     ("grpc.use_local_subchannel_pool", 1),  # its own connection: closing this channel closes it
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", codec.MESSAGE_BYTES_MAX),
 ]
 
@@ -54,6 +57,14 @@ class ControlChannel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def wait_reachable(self, timeout_s: float) -> bool:
+        """Until something listens at the address, at most `timeout_s`; True when it does."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout_s)
+        except grpc.FutureTimeoutError:
+            return False
+        return True
 
     # ---- an engine's attach ----
 

@@ -1,4 +1,4 @@
-"""Reads the agent trace: 60 anonymised Claude Code sessions (benchmarks/traces/README.md draws the format)."""
+"""Reads the agent trace: 60 anonymised Claude Code sessions (format: benchmarks/traces/README.md)."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ class Session:
 
 
 def load(path: Path = WEKA_60) -> list[Session]:
-    """Every session of the file, subagents as sessions of their own. InvalidArgument when it is not a trace."""
+    """Every session of the file, subagents as sessions of their own. InvalidArgument: it is no trace."""
     sessions: list[Session] = []
     try:
         with gzip.open(path, "rt", encoding="utf-8") as lines:

@@ -1,0 +1,139 @@
+"""A daemon of one's own for a demo or a test: a real `kvtier serve` process on temporary paths."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from kvtier.client.channel import ControlChannel
+from kvtier.errors import DaemonUnavailable, KVTierError
+from kvtier.types import DaemonStats
+
+READY_S: Final = 20.0
+STOP_S: Final = 20.0
+_SERVE: Final = "from kvtier.cli.main import main; main()"
+_LOG_TAIL_BYTES: Final = 4000
+
+
+class LocalDaemon:
+    """`kvtier serve` with its socket, log and arena under `directory` (the arena under `shm_dir`).
+
+    Started by `start` or by entering it; stopped at the exit, by SIGTERM and in order. Files stay for a look.
+    """
+
+    def __init__(self, directory: Path, *, dram: str, shm_dir: Path, options: tuple[str, ...] = ()) -> None:
+        """`options`: further flags of `kvtier serve`. `dram`: a size, such as 64MiB."""
+        self.directory = directory
+        self.shm_dir = shm_dir
+        self.address = f"unix:{directory / 'kvtier.sock'}"
+        self.log_path = directory / "daemon.log"
+        self.command = [
+            *(sys.executable, "-c", _SERVE, "serve", "--address", self.address),
+            *("--dram", dram, "--shm-dir", str(shm_dir), *options),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # ---- life ----
+
+    def start(self, ready_s: float = READY_S) -> Self:
+        """Start it and wait until it answers. KVTierError with the end of its log when it does not."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KVTIER_")}
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+        try:
+            self._wait_ready(ready_s)
+        except KVTierError:
+            self.kill()
+            raise
+        return self
+
+    def _wait_ready(self, ready_s: float) -> None:
+        deadline_s = time.monotonic() + ready_s
+        with ControlChannel(self.address, timeout_s=ready_s) as control:
+            while not control.wait_reachable(0.2):
+                if self.process.poll() is not None:
+                    raise DaemonUnavailable(f"kvtier serve ended ({self.process.returncode}):\n{self.log()}")
+                if time.monotonic() > deadline_s:
+                    raise DaemonUnavailable(f"kvtier serve not ready in {ready_s:g} s:\n{self.log()}")
+            control.daemon_stats()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code. A daemon that does not end in time is killed: -9."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would end it."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(STOP_S)
+
+    def signal(self, number: int) -> None:
+        """Send a signal: SIGSTOP makes it hang, SIGCONT go on."""
+        self.process.send_signal(number)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ---- observation ----
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The running process, or the one that ran last."""
+        if self._process is None:
+            raise DaemonUnavailable("this daemon was never started")
+        return self._process
+
+    @property
+    def alive(self) -> bool:
+        """The process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def stats(self) -> DaemonStats:
+        """What it counts, asked over its control channel."""
+        with ControlChannel(self.address) as control:
+            return control.daemon_stats()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Resident memory: `anon` is its own, `shmem` the shared memory it has touched, `total` all."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        rows = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        names = {"total": "VmRSS", "anon": "RssAnon", "shmem": "RssShmem"}
+        return {name: int(rows[row].split()[0]) << 10 for name, row in names.items()}
+
+    def log(self) -> str:
+        """The end of its log."""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def leftovers(self) -> list[str]:
+        """After a stop: files that should be gone."""
+        sockets = self.directory.glob("*.sock*")
+        arena = self.shm_dir.glob("*") if self.shm_dir.exists() else ()
+        return sorted(str(path) for path in (*sockets, *arena))
+
+
+def held(stats: DaemonStats) -> list[str]:
+    """What is held although it should not be once no engine is attached: sessions, leases, pins, slots."""
+    found = [f"session {item.session} ({item.client}, pid {item.pid})" for item in stats.sessions]
+    names = ("read_leases", "write_leases", "pinned_slots", "reserved_slots", "quarantined_slots")
+    return found + [f"{name}: {stats.counters[name]}" for name in names if stats.counters.get(name)]
