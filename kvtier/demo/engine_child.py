@@ -1,7 +1,8 @@
 """One vLLM engine in a process of its own, driven line by line: a JSON command in, a JSON answer out.
 
 Started by `engine_process.py` as `python -m kvtier.demo.engine_child FD`; FD is a Unix stream socket. A
-command is `[name, arguments]`, the answer `{"ok": value}` or `{"error": traceback}`. End of file on FD ends the process.
+command is `[name, arguments]`, the answer `{"ok": value}` or `{"error": traceback}`. End of file on FD ends
+the process.
 """
 
 import importlib
