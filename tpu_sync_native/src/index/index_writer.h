@@ -1,0 +1,63 @@
+// The write side of the shared metadata: one writer, the store, under its mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/mapping.h"
+#include "index/key.h"
+#include "index/meta_view.h"
+
+namespace tpu_sync_native {
+
+// Not thread-safe; readers of any process go on meanwhile. Every change a reader can meet is made by the
+// protocol of meta_layout.h: a record before the cell that names it, a cell's end before its record's.
+class IndexWriter {
+ public:
+  // Truncates the file to nothing, then makes it a fresh one of this geometry, all slots free. Throws
+  // std::system_error, also when the file system has no room for the header and the buckets.
+  IndexWriter(int meta_fd, const MetaGeometry& geometry, uint64_t boot_id);
+  ~IndexWriter();
+  IndexWriter(const IndexWriter&) = delete;
+  IndexWriter& operator=(const IndexWriter&) = delete;
+
+  const MetaView& view() const { return view_; }
+  // Bytes of the file that are committed: what the index costs by now.
+  uint64_t committed_bytes() const { return committed_bytes_; }
+
+  // Commits the memory of these slots' records (key tails) so that writing them cannot meet SIGBUS. False when
+  // the file system has no room.
+  bool CommitRecords(uint32_t first_slot, uint32_t count);
+  bool CommitKeyTails(uint32_t first_slot, uint32_t count);
+
+  void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
+  uint32_t RaiseEpoch(uint32_t ns);  // returns the new epoch
+
+  // The slot is taken for `key`: generation + 1, state reserved. Returns the generation.
+  uint32_t Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key);
+  void SetState(uint32_t slot, SlotState state);
+  // State free, generation + 1: a reader in the middle of a copy will see it.
+  void Free(uint32_t slot);
+
+  // Puts the key into the index. False when both its buckets are full.
+  bool Insert(const HashedKey& key, uint32_t slot);
+  // False when no cell names the slot.
+  bool Remove(const HashedKey& key, uint32_t slot);
+
+  // The key a record holds, hashed, and its owner.
+  uint64_t KeyOf(uint32_t slot, HashedKey* key) const;
+
+ private:
+  bool CommitRange(uint64_t offset, uint64_t bytes);
+  SlotRecord& record(uint32_t slot) { return const_cast<SlotRecord&>(view_.slot(slot)); }
+  Bucket& bucket(uint32_t index) { return const_cast<Bucket&>(view_.bucket(index)); }
+
+  int fd_;
+  Mapping mapping_;
+  MetaView view_;
+  MetaGeometry geometry_;
+  uint64_t committed_bytes_ = 0;
+};
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,39 @@
+// S3-FIFO (Yang et al., SOSP 2023): a small queue that new chunks must survive, a main queue for those that were
+// asked for again, and ghosts of what the small queue let go. One pass over many chunks, or a working set larger
+// than the class, leaves the main queue alone.
+#pragma once
+
+#include <memory>
+
+#include "policy/eviction_policy.h"
+#include "policy/ghosts.h"
+
+namespace tpu_sync_native {
+
+class S3FifoPolicy final : public EvictionPolicy {
+ public:
+  // `ghosts` may be shared by the classes of one store.
+  S3FifoPolicy(SlotCell* cells, std::shared_ptr<Ghosts> ghosts)
+      : cells_(cells), ghosts_(std::move(ghosts)), small_(cells), main_(cells) {}
+
+  void Insert(uint32_t slot, uint32_t fingerprint) override;
+  void Touch(uint32_t slot) override;
+  void Remove(uint32_t slot) override { QueueOf(slot).Remove(slot); }
+  uint32_t TakeVictims(uint32_t wanted, uint32_t* looks, uint32_t* victims) override;
+  void Evicted(uint32_t slot, uint32_t fingerprint) override;
+  uint32_t Coldest() const override;
+  uint32_t Warmer(uint32_t slot) const override;
+  uint32_t size() const override { return small_.size() + main_.size(); }
+
+ private:
+  SlotQueue& QueueOf(uint32_t slot);
+  bool LookAtSmall(uint32_t* victim);
+  bool LookAtMain(uint32_t* victim);
+
+  SlotCell* cells_;
+  std::shared_ptr<Ghosts> ghosts_;
+  SlotQueue small_;
+  SlotQueue main_;
+};
+
+}  // namespace tpu_sync_native
