@@ -27,45 +27,57 @@ void S3FifoPolicy::Touch(uint32_t slot) {
 
 uint32_t S3FifoPolicy::TakeVictims(uint32_t wanted, uint32_t* looks, uint32_t* victims) {
   uint32_t taken = 0;
-  // A slot is looked at once for each use it may have left and once more.
-  uint64_t left = std::min<uint64_t>(*looks, uint64_t{size()} * (kUses + 2));
-  for (; left > 0 && taken < wanted && size() > 0; --left, --*looks) {
+  // Looks in a row that found a slot in use: once a queue is all in use, only the other one is left.
+  uint32_t small_blocked = 0;
+  uint32_t main_blocked = 0;
+  for (; *looks > 0 && taken < wanted; --*looks) {
+    const bool small_open = small_blocked < small_.size();
+    const bool main_open = main_blocked < main_.size();
+    if (!small_open && !main_open) break;
     const bool small_is_large = uint64_t{small_.size()} * kSmallShare > size();
-    const bool from_small = !small_.empty() && (small_is_large || main_.empty());
-    if (from_small ? LookAtSmall(&victims[taken]) : LookAtMain(&victims[taken])) ++taken;
+    const bool from_small = small_open && (small_is_large || !main_open);
+    uint32_t& blocked = from_small ? small_blocked : main_blocked;
+    const Look look = from_small ? LookAtSmall(&victims[taken]) : LookAtMain(&victims[taken]);
+    blocked = look == Look::kBlocked ? blocked + 1 : 0;
+    if (look == Look::kVictim) ++taken;
+    if (from_small && look == Look::kMoved) main_blocked = 0;  // what moved may be the one to go
   }
   return taken;
 }
 
-bool S3FifoPolicy::LookAtSmall(uint32_t* victim) {
+S3FifoPolicy::Look S3FifoPolicy::LookAtSmall(uint32_t* victim) {
   const uint32_t slot = small_.back();
   SlotCell& cell = cells_[slot];
-  small_.Remove(slot);
   if ((cell.policy & kUses) > 0) {
+    small_.Remove(slot);
     cell.policy = kInMain;
     main_.PushFront(slot);
-    return false;
+    return Look::kMoved;
   }
   if (!cell.evictable()) {
-    small_.PushFront(slot);
-    return false;
+    small_.MoveToFront(slot);
+    return Look::kBlocked;
   }
+  small_.Remove(slot);
   *victim = slot;
-  return true;
+  return Look::kVictim;
 }
 
-bool S3FifoPolicy::LookAtMain(uint32_t* victim) {
+S3FifoPolicy::Look S3FifoPolicy::LookAtMain(uint32_t* victim) {
   const uint32_t slot = main_.back();
   SlotCell& cell = cells_[slot];
-  const bool used = (cell.policy & kUses) > 0;
-  if (used) --cell.policy;
-  if (used || !cell.evictable()) {
+  if ((cell.policy & kUses) > 0) {
+    --cell.policy;
     main_.MoveToFront(slot);
-    return false;
+    return Look::kMoved;
+  }
+  if (!cell.evictable()) {
+    main_.MoveToFront(slot);
+    return Look::kBlocked;
   }
   main_.Remove(slot);
   *victim = slot;
-  return true;
+  return Look::kVictim;
 }
 
 void S3FifoPolicy::Evicted(uint32_t slot, uint32_t fingerprint) {

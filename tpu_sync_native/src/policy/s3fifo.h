@@ -26,9 +26,16 @@ class S3FifoPolicy final : public EvictionPolicy {
   uint32_t size() const override { return small_.size() + main_.size(); }
 
  private:
+  // What a look at the end of a queue came to.
+  enum class Look : uint8_t {
+    kVictim,   // taken out
+    kMoved,    // asked for since: it stays, with one use less
+    kBlocked,  // in use by someone
+  };
+
   SlotQueue& QueueOf(uint32_t slot);
-  bool LookAtSmall(uint32_t* victim);
-  bool LookAtMain(uint32_t* victim);
+  Look LookAtSmall(uint32_t* victim);
+  Look LookAtMain(uint32_t* victim);
 
   SlotCell* cells_;
   std::shared_ptr<Ghosts> ghosts_;
