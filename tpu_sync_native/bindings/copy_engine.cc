@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "client/session.h"
 #include "copy/reference.h"
 
 namespace py = pybind11;
@@ -58,14 +59,31 @@ std::vector<uint64_t> Rows(const py::object& extents) {
   return {rows.data(), rows.data() + rows.size()};
 }
 
+// A slot is ours while the shared index says so.
+class IndexGuard final : public SlotGuard {
+ public:
+  explicit IndexGuard(std::shared_ptr<const ArenaMap> map) : map_(std::move(map)) {}
+  bool Unchanged(uint32_t slot, uint32_t generation) const override {
+    return map_->SameBoot() && map_->index().Unchanged(slot, generation);
+  }
+
+ private:
+  const std::shared_ptr<const ArenaMap> map_;
+};
+
 class PyCopyEngine {
  public:
-  PyCopyEngine(py::object session, int threads, const std::optional<py::memoryview>& arena)
-      : session_(std::move(session)) {
+  PyCopyEngine(const py::object& session, int threads, const std::optional<py::memoryview>& arena) {
     CopyEngineOptions options;
     options.threads = threads;
-    if (!session_.is_none()) throw std::invalid_argument("session must be None");
-    if (arena) {
+    if (!session.is_none()) {
+      if (arena) throw std::invalid_argument("session and arena exclude each other");
+      if (!py::isinstance<Session>(session)) throw py::type_error("session must be a Session or None");
+      map_ = session.cast<const Session&>().arena();
+      options.arena = reinterpret_cast<uint8_t*>(map_->data());
+      options.arena_bytes = map_->data_bytes();
+      options.guard = std::make_shared<IndexGuard>(map_);
+    } else if (arena) {
       arena_ = std::make_unique<py::buffer_info>(py::buffer(*arena).request(/*writable=*/true));
       options.arena = static_cast<uint8_t*>(arena_->ptr);
       options.arena_bytes = static_cast<uint64_t>(arena_->size) * arena_->itemsize;
@@ -174,7 +192,7 @@ class PyCopyEngine {
   }
 
  private:
-  py::object session_;                      // keeps its mapping of the arena alive
+  std::shared_ptr<const ArenaMap> map_;     // the session's; outlives a session that is lost or closed
   std::unique_ptr<py::buffer_info> arena_;  // or the caller's buffer
   std::unique_ptr<CopyEngine> engine_;
 };
