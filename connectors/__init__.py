@@ -1,0 +1,1 @@
+"""Adapters between engines and kvtier, one package per engine; none imports another."""

@@ -1,0 +1,121 @@
+"""The out-of-tree `OffloadingSpec`: where vLLM's framework gets our manager and our worker.
+
+The framework builds it from an `OffloadingConfig` alone. What else is needed (the engine's whole configuration)
+stands in a context variable while `KVTierConnector` is being built.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from kvtier_connectors.vllm_connector import counters, settings
+from kvtier_connectors.vllm_connector.fingerprint import Fingerprints
+from kvtier_connectors.vllm_connector.guard import record_fault
+from kvtier_connectors.vllm_connector.layout import check_regions, plan_groups, regions_of
+from kvtier_connectors.vllm_connector.manager import KVTierManager
+from kvtier_connectors.vllm_connector.worker import AbsentWorker, KVTierWorker
+from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec, OffloadingWorker
+from vllm.v1.kv_offload.config import OffloadingConfig
+
+from kvtier import Client, Namespace
+
+logger = logging.getLogger(__name__)
+
+_engine: ContextVar[tuple[Any, Any]] = ContextVar("kvtier_engine")
+
+
+@contextmanager
+def building(vllm_config: Any, kv_cache_config: Any) -> Iterator[None]:
+    """While the framework builds the spec: the configuration that it does not hand on."""
+    token = _engine.set((vllm_config, kv_cache_config))
+    try:
+        yield
+    finally:
+        _engine.reset(token)
+
+
+class KVTierSpec(OffloadingSpec):
+    """One per connector, that is one in the scheduler and one in each worker."""
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: Mapping[str, Any]) -> dict[str, Any]:
+        """What the adapter adds to vLLM's metrics."""
+        return dict(counters.DEFINITIONS)
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        super().__init__(config)
+        self.settings = settings.parse(config.extra_config)
+        # Replicated KV is stored once: the framework then lets rank 0 alone write, and all acknowledge.
+        self.replicated_layout = config.replicated_layout
+        self._vllm_config, self._kv_cache_config = _engine.get()
+        self._plans = plan_groups(config, self._kv_cache_config)
+        self._manager: KVTierManager | None = None
+        self._worker: OffloadingWorker | None = None
+
+    def get_manager(self) -> OffloadingManager:
+        """The scheduler side. The daemon may be absent; the client attaches when it is there."""
+        if self._manager is None:
+            client = self._connect("scheduler")
+            fingerprints = Fingerprints(self._vllm_config, self._kv_cache_config, self.config, self.settings)
+
+            def open_namespaces() -> list[Namespace]:
+                if why := unsupported(self._vllm_config):
+                    logger.warning("kvtier: %s; this engine serves without it", why)
+                    return []
+                return [client.namespace(fingerprints.of(plan), plan.chunk_bytes) for plan in self._plans]
+
+            self._manager = KVTierManager(
+                self._plans,
+                open_namespaces,
+                workers=self.config.parallel.world_size,
+                attached=lambda: client.connected,
+                close=client.close,
+            )
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """The worker side, over the tensors of this worker's KV cache."""
+        if self._worker is None:
+            try:
+                self._worker = self._build_worker(kv_caches)
+            except Exception as error:
+                record_fault("KVTierSpec.get_worker", error)
+                self._worker = AbsentWorker()
+        return self._worker
+
+    def _build_worker(self, kv_caches: CanonicalKVCaches) -> KVTierWorker:
+        parallel = self.config.parallel
+        regions = [regions_of(kv_caches, group) for group in range(len(self._plans))]
+        for plan, group_regions in zip(self._plans, regions, strict=True):
+            check_regions(plan, group_regions)
+        return KVTierWorker(
+            self._connect(f"worker{parallel.rank}"),
+            self._plans,
+            regions,
+            num_blocks=self._kv_cache_config.num_blocks,
+            part=0 if self.replicated_layout else parallel.rank,
+            copy_threads=self.settings.copy_threads,
+        )
+
+    def _connect(self, role: str) -> Client:
+        return Client.connect(
+            self.settings.address,
+            name=f"vllm/{role}",
+            group=self.config.engine_id,
+            managed=True,
+            deadline_ms=self.settings.deadline_ms,
+        )
+
+
+def unsupported(vllm_config: Any) -> str | None:
+    """Why an engine of this configuration cannot use the host's tier, or None."""
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != "cpu":
+        return f"no copy backend for device {current_platform.device_type!r}"
+    nodes = getattr(vllm_config.parallel_config, "nnodes_within_dp", 1)
+    if nodes > 1:
+        return f"the engine's workers are spread over {nodes} hosts and a daemon serves one"
+    return None

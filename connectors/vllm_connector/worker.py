@@ -1,0 +1,237 @@
+"""Worker side: jobs of the framework to the native copy engine, and back what became of them.
+
+Each worker process has a session of its own in its engine's group. Its copy engine serves one attachment: after
+a reattachment a new one takes over (a new `Lane`), and the old one finishes what it was given. A job from another
+daemon life than the lane's fails at once; the scheduler has lost its leases too.
+
+All methods run on the worker's main thread, except `_attached`.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvtier_connectors.vllm_connector.guard import guarded, nothing, record_fault
+from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
+from kvtier_connectors.vllm_connector.transfer import SlotSpec
+from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, TransferResult
+
+from kvtier import Client, CopyEngine
+
+logger = logging.getLogger(__name__)
+
+# A flush waits for copies of host memory, which end by themselves; this bounds a copy thread that is stuck.
+FLUSH_TIMEOUT_S = 5.0
+
+Region = tuple[int, int, int]
+
+
+@dataclass(eq=False)
+class Lane:
+    """A copy engine on one attachment's arena, with the KV groups' layouts."""
+
+    engine: CopyEngine
+    layouts: list[int]
+    boot_id: int
+    jobs: set[int] = field(default_factory=set)
+
+
+class KVTierWorker(OffloadingWorker):
+    """The framework's worker. `part`: which part of a chunk this worker copies."""
+
+    def __init__(
+        self,
+        client: Client,
+        plans: Sequence[GroupPlan],
+        regions: Sequence[Sequence[Region]],
+        *,
+        num_blocks: int,
+        part: int,
+        copy_threads: int,
+    ) -> None:
+        """regions: per group, (address of block 0, bytes between blocks, page bytes) of each region."""
+        self._client = client
+        self._plans = tuple(plans)
+        self._regions = regions
+        self._num_blocks = num_blocks
+        self._part = part
+        self._copy_threads = copy_threads
+        self._chunk_bytes = tuple(plan.chunk_bytes for plan in self._plans)
+        self._swap = threading.Lock()
+        self._lane: Lane | None = None
+        self._retired: list[Lane] = []
+        self._finished: list[TransferResult] = []
+        self._doomed: set[int] = set()  # jobs whose copy must not count, whatever it says
+        self._failed: set[int] = set()
+        client.on_attach(self._attached)
+
+    # ---- attachment ----
+
+    def _attached(self, boot_id: int) -> None:
+        engine = self._client.copy_engine(self._copy_threads)
+        layouts = [
+            engine.add_layout(
+                list(regions),
+                self._num_blocks,
+                plan.blocks_per_chunk,
+                chunk_offset=self._part * plan.part_bytes,
+            )
+            for plan, regions in zip(self._plans, self._regions, strict=True)
+        ]
+        with self._swap:
+            if self._lane is not None:
+                self._retired.append(self._lane)
+            self._lane = Lane(engine, layouts, boot_id)
+
+    # ---- jobs ----
+
+    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
+        """Device blocks to slots. Always True: a refusal is a failed job, reported by `get_finished`."""
+        return self._submit("store", job_id, dst_spec, src_spec)
+
+    def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
+        """Slots to device blocks. Always True, as `submit_store`."""
+        return self._submit("load", job_id, src_spec, dst_spec)
+
+    def _submit(
+        self, direction: Literal["store", "load"], job: int, spec: LoadStoreSpec, device: GPULoadStoreSpec
+    ) -> bool:
+        try:
+            accepted = self._start(direction, job, spec, device)
+        except Exception as error:
+            record_fault(f"KVTierWorker.submit_{direction}", error)
+            accepted = False
+        if not accepted:
+            self._finish(job, ok=False)
+        return True
+
+    def _start(
+        self, direction: Literal["store", "load"], job: int, spec: LoadStoreSpec, device: GPULoadStoreSpec
+    ) -> bool:
+        lane = self._lane
+        if lane is None or not isinstance(spec, SlotSpec) or spec.void or spec.boot_id != lane.boot_id:
+            return False
+        if spec.chunk_bytes != self._chunk_bytes:
+            logger.error(
+                "kvtier: scheduler and worker plan other chunk sizes (%s, %s)", spec, self._chunk_bytes
+            )
+            return False
+        positions = block_positions(
+            self._plans,
+            spec.counts,
+            device.group_sizes,
+            device.block_indices,
+            whole_chunks=direction == "store",
+        )
+        if positions is None:
+            return False
+        lane.engine.submit(
+            job,
+            direction,
+            lane.layouts,
+            list(device.group_sizes),
+            device.block_ids.astype("int64"),
+            positions,
+            (spec.slots, spec.generations, spec.offsets),
+        )
+        lane.jobs.add(job)
+        return True
+
+    def _finish(self, job: int, *, ok: bool, bytes_moved: int = 0, seconds: float = 0.0) -> None:
+        if job in self._doomed:
+            self._doomed.discard(job)
+            ok = False
+        if not ok:
+            self._failed.add(job)
+        # The framework asserts success; what failed travels by `take_failed`.
+        self._finished.append(
+            TransferResult(job_id=job, success=True, transfer_size=bytes_moved, transfer_time=seconds)
+        )
+
+    @guarded(lambda *_: [])
+    def get_finished(self) -> list[TransferResult]:
+        """Jobs that ended since the last call, each once, failed ones too (see `take_failed`)."""
+        self._poll()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _poll(self) -> None:
+        lanes = self._lanes()
+        for lane in lanes:
+            if not lane.jobs:
+                continue
+            for job, ok, bytes_moved, seconds, _chunks in lane.engine.poll():
+                lane.jobs.discard(job)
+                self._finish(job, ok=ok, bytes_moved=bytes_moved, seconds=seconds)
+        for lane in [lane for lane in lanes if not lane.jobs and lane is not self._lane]:
+            lane.engine.close()
+            with self._swap:
+                self._retired.remove(lane)
+
+    def _lanes(self) -> list[Lane]:
+        with self._swap:
+            return [*self._retired, *([self._lane] if self._lane is not None else [])]
+
+    def take_failed(self) -> set[int]:
+        """Jobs among those that `get_finished` returned that failed."""
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def doom(self, jobs: set[int]) -> None:
+        """Let these fail when they end: what they carry is outdated (the cache was reset)."""
+        for lane in self._lanes():
+            self._doomed |= jobs & lane.jobs
+
+    @guarded(nothing)
+    def wait(self, job_ids: set[int]) -> None:
+        """Before the device blocks of these jobs are used anew: wait for their copies, bounded.
+
+        A store that is still copying then would store foreign bytes, so it is made to fail.
+        """
+        for lane in self._lanes():
+            jobs = sorted(job_ids & lane.jobs)
+            if jobs and not lane.engine.wait(jobs, FLUSH_TIMEOUT_S):
+                logger.error("kvtier: %d copies not finished after %g s; dropped", len(jobs), FLUSH_TIMEOUT_S)
+                self._poll()
+                self._doomed |= job_ids & lane.jobs
+
+    @guarded(nothing)
+    def shutdown(self) -> None:
+        """Finish the copies, end the session."""
+        for lane in self._lanes():
+            lane.engine.close()
+        self._client.close()
+
+
+class AbsentWorker(OffloadingWorker):
+    """A worker that cannot copy (no backend for its device, tensors that do not fit): every job fails."""
+
+    def __init__(self) -> None:
+        self._jobs: list[int] = []
+        self._failed: set[int] = set()
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Fails."""
+        self._jobs.append(job_id)
+        self._failed.add(job_id)
+        return True
+
+    submit_load = submit_store
+
+    def get_finished(self) -> list[TransferResult]:
+        """The failed jobs."""
+        jobs, self._jobs = self._jobs, []
+        return [TransferResult(job_id=job, success=True, transfer_size=0, transfer_time=0.0) for job in jobs]
+
+    def take_failed(self) -> set[int]:
+        """The failed jobs, again."""
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def doom(self, jobs: set[int]) -> None:
+        """Failed already."""
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Nothing is under way."""
