@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from engines import Engine, Model, References, load_model
-from hosts import Host
+from hosts import Host, running_host
 
 MODEL_CACHE = Path(__file__).parents[2] / ".cache" / "models"
 
@@ -35,11 +35,10 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[References]
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """A daemon of this test alone; at the end nothing may be left in it."""
-    with Host(tmp_path) as one:
-        yield one
-        one.assert_nothing_left()
+def host() -> Iterator[Host]:
+    """A daemon of this test alone; at the end it must hold nothing and leave nothing."""
+    with running_host() as started:
+        yield started
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_engine_killed_in_the_middle_of_storing(host, start, dense, references):
     assert victim.call("begin_storing", prompt=prompt) > 0
     victim.kill()
     host.wait_for(lambda: host.sessions() == 0, "the daemon sees the engine's end")
-    host.assert_nothing_left()
+    host.assert_nothing_held()
 
     reader = start(dense)
     reader.warm_up()

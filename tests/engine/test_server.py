@@ -26,15 +26,15 @@ def test_a_restarted_server_hits(host, dense, references, tmp_path):
         assert server.complete(prompt, 16) == expected
         assert server.metric("external_prefix_cache_hits_total") == 0
         host.wait_for(lambda: host.stored_bytes() >= WHOLE_CHUNKS_TOKENS * BYTES_PER_TOKEN["dense"], "stored")
-        wait_until(lambda: not host.leftovers(), "all leases are back")
-    host.assert_nothing_left()
+        wait_until(lambda: not host.leased(), "all leases are back")
+    host.assert_nothing_held()
 
     with _server(dense, host, tmp_path / "second.log") as server:
         assert server.complete(tokens(600, seed=3), 4)
         assert server.complete(prompt, 16) == expected
         assert server.metric("external_prefix_cache_hits_total") == WHOLE_CHUNKS_TOKENS
         assert server.metric("kv_offload_load_bytes_total") >= WHOLE_CHUNKS_TOKENS * BYTES_PER_TOKEN["dense"]
-        wait_until(lambda: not host.leftovers(), "all leases are back")
+        wait_until(lambda: not host.leased(), "all leases are back")
 
 
 class _Server:
