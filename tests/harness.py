@@ -23,7 +23,7 @@ SETTLE_S = 10.0
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = SETTLE_S) -> Any:
-    """Poll for the effect of another process; its first true value, or an AssertionError that says what failed."""
+    """Poll for the effect of another process; its first true value, or an AssertionError."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -49,7 +49,7 @@ class Daemon(LocalDaemon):
         return self.stats().counters
 
     def assert_nothing_held(self) -> None:
-        """No session, lease, pin, reserved or quarantined slot, within the time that an end takes to be seen."""
+        """No session, lease, pin, reserved or quarantined slot, as soon as the ends were seen."""
         deadline_s = time.monotonic() + SETTLE_S
         while found := held(self.stats()):
             assert time.monotonic() < deadline_s, f"held after all sessions ended: {found}\n{self.log()}"
