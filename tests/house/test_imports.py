@@ -74,8 +74,8 @@ DOORS = {
     "grpc": re.compile(r"^kvtier/(daemon/.*|client/channel)\.py$"),
     "tpu_sync_native": re.compile(r"^(kvtier/io/native\.py|packaging/.*)$"),
     "prometheus_client": re.compile(r"^kvtier/(daemon/.*|metrics)\.py$"),
-    "torch": re.compile(r"^(connectors/|kvtier/demo/|kvtier/bench/).*$"),
-    "vllm": re.compile(r"^(connectors/vllm_connector/|kvtier/demo/|kvtier/bench/).*$"),
+    "torch": re.compile(r"^((kvtier_)?connectors/|kvtier/demo/|kvtier/bench/).*$"),
+    "vllm": re.compile(r"^((kvtier_)?connectors/vllm_connector/|kvtier/demo/|kvtier/bench/).*$"),
 }
 
 
