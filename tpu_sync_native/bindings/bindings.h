@@ -3,11 +3,18 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 namespace tpu_sync_native {
+
+class ArenaMap;  // client/arena_map.h
 
 void BindGrants(pybind11::module_& module);   // SlotRefs, ReadGrant, WriteGrant
 void BindStore(pybind11::module_& module);    // Store, POLICIES
 void BindSession(pybind11::module_& module);  // Session, DaemonLost
 void BindCopyEngine(pybind11::module_& module);
+
+// The maps of a Python Session, for whoever copies into them. Throws py::cast_error for anything else.
+std::shared_ptr<const ArenaMap> ArenaOf(pybind11::handle session);
 
 }  // namespace tpu_sync_native

@@ -1,6 +1,9 @@
 // The module: build facts, then one Bind function per type, lowest layer first.
 #include <pybind11/pybind11.h>
 
+#include <string>
+#include <system_error>
+
 #include "bindings.h"
 #include "tpu_sync_native/ring_layout.h"
 
@@ -8,10 +11,7 @@ namespace py = pybind11;
 
 namespace tpu_sync_native {
 
-[[gnu::weak]] void BindGrants(py::module_&) {}
 [[gnu::weak]] void BindStore(py::module_&) {}
-[[gnu::weak]] void BindSession(py::module_&) {}
-[[gnu::weak]] void BindCopyEngine(py::module_&) {}
 
 namespace {
 
@@ -35,6 +35,15 @@ py::dict BuildInfo() {
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Native heart of kvtier; see _core.pyi for the contract.";
+  // What the kernel refused is an OSError with its number, not a RuntimeError.
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const std::system_error& error) {
+      const py::tuple arguments = py::make_tuple(error.code().value(), error.what());
+      PyErr_SetObject(PyExc_OSError, arguments.ptr());
+    }
+  });
   module.def("build_info", &BuildInfo);
   module.def("ring_bytes", [] { return kRingBytes; });
   BindGrants(module);
