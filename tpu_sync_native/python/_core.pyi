@@ -15,12 +15,14 @@ Keys = Sequence[bytes] | npt.NDArray[np.uint8]
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
+Keep = npt.NDArray[np.uint8] | npt.NDArray[np.bool_]
 
 class DaemonLost(RuntimeError): ...
 
 def build_info() -> dict[str, str]: ...
 def ring_bytes() -> int:
-    """Size a ring file (memfd) must have; doorbell files are one page (4096 bytes)."""
+    """Size a ring file has; doorbell files are one page (4096 bytes). Both must be fresh memfds made with
+    MFD_ALLOW_SEALING: the store sizes them and seals them against shrinking."""
 
 class SlotRefs:
     """Slots of a lease, as arrays of one length."""
@@ -28,15 +30,16 @@ class SlotRefs:
     slots: U32
     generations: U32
     offsets: U64  # bytes into the payload file
+    def __len__(self) -> int: ...
 
 class ReadGrant:
-    lease: int  # 0: no key was present
+    lease: int  # 0: no key was present, or the daemon is draining
     count: int  # leading keys that are leased
     refs: SlotRefs
 
 class WriteGrant:
     lease: int  # 0: nothing was granted
-    grants: U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space
+    grants: U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space, 4 the daemon is draining
     refs: SlotRefs  # of the granted keys, in key order
 
 # ---- daemon side -----------------------------------------------------------------------------
@@ -68,12 +71,14 @@ class Store:
     def clear_namespace(self, ns: int) -> int: ...
     def open_session(self, session: int, group: int, pid: int, ring_fd: int | None) -> None:
         """ring_fd None: a session without a ring (the same calls over gRPC). The fd is duplicated."""
-    def close_session(self, session: int, drained: bool) -> None: ...
+    def close_session(self, session: int, drained: bool) -> None:
+        """What the session had posted by now still counts; then its leases go back. Idempotent."""
     def lookup(self, ns: int, keys: Keys) -> int: ...
     def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
     def release(self, session: int, lease: int) -> None: ...
     def reserve(self, session: int, ns: int, keys: Keys) -> WriteGrant: ...
-    def commit(self, session: int, lease: int, keep: U8 | None = None) -> None: ...
+    def commit(self, session: int, lease: int, keep: Keep | None = None) -> bool:
+        """False when the namespace was cleared since the reserve: the chunks are gone."""
     def abort(self, session: int, lease: int) -> None: ...
     def touch(self, session: int, ns: int, keys: Keys) -> None: ...
     def set_draining(self, draining: bool) -> None: ...
@@ -93,7 +98,10 @@ class Session:
     """One process's life with the daemon, over shared memory. Thread-safe; not usable after a fork."""
 
     def __init__(self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50) -> None:
-        """Maps the four files (the fds may be closed afterwards); ValueError when a header does not fit."""
+        """Maps the four files (the fds may be closed afterwards); ValueError when a header does not fit.
+
+        Lost, for good, after: one missed deadline, a ring the daemon closed, another boot id, a fork, mark_lost or
+        close. From then on every call raises DaemonLost at once and lookup says 0; views stay readable."""
     boot_id: int
     arena_id: bytes
     data_bytes: int
@@ -106,8 +114,8 @@ class Session:
     def reserve(self, ns: int, keys: Keys) -> WriteGrant: ...
     def release(self, lease: int) -> None:
         """Posted: returns before the daemon has seen it."""
-    def commit(self, lease: int, keep: U8 | None = None, *, wait: bool = True) -> bool:
-        """wait: True when the chunks are readable, False when the namespace was cleared meanwhile; ValueError for a
+    def commit(self, lease: int, keep: Keep | None = None, *, wait: bool = True) -> bool:
+        """keep: one byte per granted slot, 0 aborts that slot; None commits all. wait: True when the chunks are readable, False when the namespace was cleared meanwhile; ValueError for a
         lease the daemon does not know. Not wait: posted, always True."""
     def abort(self, lease: int) -> None: ...
     def touch(self, ns: int, keys: Keys) -> None: ...
@@ -119,7 +127,8 @@ class Session:
     def unchanged(self, slots: U32, generations: U32) -> npt.NDArray[np.bool_]:
         """Per slot: committed or reserved under this very generation still. Called after a copy."""
     def counters(self) -> dict[str, int]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The same as mark_lost; posts nothing (see drained). The maps go when the last view does."""
 
 class CopyEngine:
     """Copies between device blocks and arena slots on its own threads (host backend: plain memory)."""
