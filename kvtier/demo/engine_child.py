@@ -59,6 +59,10 @@ class EngineChild:
                 sums[name] = sums.get(name, 0) + value
         return sums
 
+    def forget(self) -> bool:
+        """Empty the engine's own prefix cache, not the connector's."""
+        return bool(self.llm.reset_prefix_cache())
+
     @staticmethod
     def prompt(ids: list[int], salt: str | None = None) -> dict[str, Any]:
         """A prompt of token ids as vLLM takes it."""

@@ -23,8 +23,9 @@ class FaultyChild(EngineChild):
             self._gate = LoadGate(self._connector())
         return self._gate
 
-    def reset(self, connector: bool) -> bool:
-        return self.llm.llm_engine.reset_prefix_cache(reset_connector=connector)
+    def invalidate(self) -> bool:
+        """Empty the engine's own prefix cache and the connector's."""
+        return self.llm.reset_prefix_cache(reset_connector=True)
 
     def fail_loads(self, valid_chunks: int, jobs: int) -> None:
         """The next `jobs` loads find another generation in every slot after the first `valid_chunks`."""

@@ -98,7 +98,7 @@ class Engine(EngineProcess):
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache, not the connector's."""
-        assert self.call("reset", connector=False)
+        assert self.call("forget")
 
     def poke(self) -> None:
         """A few steps: an engine in process completes what it stores only when it is stepped."""

@@ -71,7 +71,7 @@ def test_reset_and_salt(host, start, dense, references):
     host.settle(first)
 
     assert host.chunks() > 0
-    assert first.call("reset", connector=True)
+    assert first.call("invalidate")
     host.wait_for(lambda: host.chunks() == 0, "the namespace is empty", first)
     first.close()
     second = start(dense)
