@@ -20,16 +20,22 @@ class Conversation:
 
 
 def conversations(
-    sessions: list[Session], *, count: int, turns: int, prompt_tokens_max: int, token_ids: range
+    sessions: list[Session],
+    *,
+    count: int,
+    turns: int,
+    prompt_tokens_min: int,
+    prompt_tokens_max: int,
+    token_ids: range,
 ) -> list[Conversation]:
-    """The first `count` sessions with `turns` turns that fit the model, shrunk by `SHRINK`.
+    """The first `count` sessions whose first `turns` turns end within these bounds, shrunk by `SHRINK`.
 
     Tokens are drawn from `token_ids` by the trace's block ids: prompts share what they share there.
     """
     found: list[Conversation] = []
     for session in sessions:
         prompts = list(_growing_prompts(session, turns, prompt_tokens_max, token_ids))
-        if len(prompts) == turns:
+        if len(prompts) == turns and len(prompts[-1]) >= prompt_tokens_min:
             found.append(Conversation(session.id, prompts))
         if len(found) == count:
             break

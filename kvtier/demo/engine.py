@@ -34,6 +34,7 @@ CONVERSATIONS = 3
 TURNS = 5  # the last is answered by the second engine
 ANSWER_TOKENS = 16
 MODEL_TOKENS_MAX = 16384
+PROMPT_TOKENS_MIN = 6000  # of the last turn: long enough to be worth a cache on a tiny model
 DRAM = "512MiB"
 
 _ENGINE = {
@@ -59,7 +60,8 @@ class Turn:
 def run_engine_demo(console: Console | None = None) -> int:
     """Run it and print as it goes; about two minutes. Returns the exit code.
 
-    0: all tokens were equal and every prefix was a hit. Needs the engine's environment (vLLM, torch, transformers); says so when it is missing.
+    0: all tokens were equal and every prefix was a hit. Needs the engine's environment (vLLM, torch,
+    transformers), and says so when it is missing.
     """
     console = console or Console()
     missing = [name for name in ("vllm", "torch", "transformers") if find_spec(name) is None]
@@ -125,6 +127,7 @@ class _Show:
             trace.load(),
             count=CONVERSATIONS,
             turns=TURNS,
+            prompt_tokens_min=PROMPT_TOKENS_MIN,
             prompt_tokens_max=MODEL_TOKENS_MAX - ANSWER_TOKENS,
             token_ids=range(models.FIRST_TOKEN, models.VOCABULARY),
         )
@@ -194,7 +197,7 @@ class _Show:
             Panel(
                 "A real vLLM engine answers growing agent conversations and is killed.\n"
                 "A new engine process goes on, with its prefixes from the host's arena.\n"
-                f"[dim]Conversations: recorded agent sessions, lengths divided by {SHRINK}. Greedy, float32.[/]",
+                f"[dim]Conversations: recorded agent sessions, {SHRINK} times shorter. Greedy, float32.[/]",
                 title="kvtier demo",
                 box=box.ROUNDED,
                 expand=False,
