@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from kvtier.errors import InvalidArgument
 
@@ -25,6 +26,11 @@ class Address:
         if self.path is not None:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def grpc_target(self) -> str:
+        """As gRPC wants it (it decodes percent signs in paths)."""
+        return f"unix:{quote(str(self.path))}" if self.path is not None else str(self)
 
     @property
     def is_loopback(self) -> bool:
@@ -59,7 +65,7 @@ def parse_host_port(text: str, field: str, wanted: str = "host:port") -> tuple[s
     """('127.0.0.1', 9400) of '127.0.0.1:9400'; IPv6 hosts stand in brackets."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not bare or (":" in bare and bare == host) or not port.isascii() or not port.isdigit():
+    if not colon or not bare or (":" in bare and bare == host) or not (port.isascii() and port.isdigit()):
         raise InvalidArgument(f"{field} is {text!r}; {wanted} is wanted")
     if int(port) > 65535:
         raise InvalidArgument(f"{field} is {text!r}; the port must be 0 to 65535")
@@ -67,7 +73,7 @@ def parse_host_port(text: str, field: str, wanted: str = "host:port") -> tuple[s
 
 
 def runtime_dir(env: Mapping[str, str] | None = None) -> Path:
-    """Where this user's sockets lie: /run/kvtier for root, else $XDG_RUNTIME_DIR/kvtier or /tmp/kvtier-UID."""
+    """This user's sockets: in /run/kvtier for root, else $XDG_RUNTIME_DIR/kvtier or /tmp/kvtier-UID."""
     env = os.environ if env is None else env
     if os.geteuid() == 0:
         return Path("/run/kvtier")

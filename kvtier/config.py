@@ -26,16 +26,14 @@ SLAB_BYTES_MAX: Final = 1 << 30
 
 
 def default_shm_dir() -> Path:
-    """/dev/shm/kvtier for root; other users have one of their own."""
+    """Root has one; other users have one of their own."""
     return Path("/dev/shm/kvtier" if os.geteuid() == 0 else f"/dev/shm/kvtier-{os.geteuid()}")  # noqa: S108
 
 
 def _address(text: str) -> str:
     address = parse_address(text)
     if not address.is_loopback:
-        raise ValueError(
-            "reaches beyond this host, which needs TLS and is not offered; use unix:/path or loopback"
-        )
+        raise ValueError("reaches beyond this host, which would need TLS; use unix:/path or loopback")
     return str(address)
 
 
@@ -90,8 +88,8 @@ class Config(BaseModel):
     )
     shm_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=default_shm_dir,
-        description="Directory of the arena's files, on a tmpfs. Change it to use another mount, e.g. one bound "
-        "to a NUMA node or shared between containers.",
+        description="Directory of the arena's files, on a tmpfs. Change it to use another mount, e.g. one "
+        "bound to a NUMA node or shared between containers.",
     )
     http: Annotated[str, AfterValidator(_http)] = Field(
         default="off",
@@ -100,7 +98,7 @@ class Config(BaseModel):
     )
     policy: Literal["lru", "s3fifo"] = Field(
         default="lru",
-        description="What is evicted first. s3fifo keeps more when the working set is far larger than dram.",
+        description="What is evicted first. s3fifo keeps more when the working set is far above dram.",
     )
     slab: Annotated[Size, AfterValidator(_slab)] = Field(
         default=0,
@@ -109,11 +107,11 @@ class Config(BaseModel):
     )
     slots_max: Annotated[int, Field(ge=0, le=1 << 31)] = Field(
         default=0,
-        description="Most chunks the index can hold; 0 means dram/16KiB. Raise it only for chunks below 16KiB.",
+        description="Most chunks the index can hold; 0 means dram/16KiB. Raise it for chunks below 16KiB.",
     )
     lease_timeout: Annotated[Duration, AfterValidator(_at_least(1.0, "1s"))] = Field(
         default=600.0,
-        description="A lease not given back by then is taken back. It must exceed the longest copy an engine makes.",
+        description="A lease not given back by then is taken back. It must exceed an engine's longest copy.",
     )
     drain_timeout: Annotated[Duration, AfterValidator(_at_least(0.0, "0s"))] = Field(
         default=10.0,

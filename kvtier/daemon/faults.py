@@ -5,7 +5,7 @@ The class name goes with them as trailing metadata, so that the client raises th
 
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
 
@@ -24,7 +24,10 @@ _CODES: Final[dict[type[errors.KVTierError], grpc.StatusCode]] = {
     errors.PermissionRefused: grpc.StatusCode.PERMISSION_DENIED,
 }
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+S = TypeVar("S")
+Q = TypeVar("Q")
+R = TypeVar("R")
 
 
 def code_of(error: errors.KVTierError) -> grpc.StatusCode:
@@ -42,9 +45,7 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-def unary[S, Q, R](
-    method: Callable[[S, Q, Context], Awaitable[R]],
-) -> Callable[[S, Q, Context], Awaitable[R]]:
+def unary(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, Context], Awaitable[R]]:
     """Errors of a call with one answer."""
 
     @functools.wraps(method)
@@ -57,7 +58,7 @@ def unary[S, Q, R](
     return guarded
 
 
-def stream[S, Q, R](
+def stream(
     method: Callable[[S, Q, Context], AsyncIterator[R]],
 ) -> Callable[[S, Q, Context], AsyncIterator[R]]:
     """Errors of a call with a stream of answers."""

@@ -43,7 +43,9 @@ class Health:
                 else:
                     self._answer(HTTPStatus.NOT_FOUND, b"known are /metrics, /healthz and /readyz\n")
 
-            def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            def _answer(
+                self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8"
+            ) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))

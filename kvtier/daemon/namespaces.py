@@ -4,7 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvtier.errors import FingerprintMismatch, InvalidArgument, LimitReached, NamespaceMismatch, UnknownNamespace
+from kvtier.errors import (
+    FingerprintMismatch,
+    InvalidArgument,
+    LimitReached,
+    NamespaceMismatch,
+    UnknownNamespace,
+)
 from kvtier.format.fingerprint import namespace_id, parse_canonical
 from kvtier.io.native import Store
 from kvtier.types import NAMESPACE_ID_BYTES, NamespaceInfo
@@ -68,7 +74,9 @@ class Namespaces:
     def list(self) -> tuple[NamespaceInfo, ...]:
         """All of them, in the order they were opened."""
         counted = self._counted()
-        return tuple(self._info(id, entry, counted.get(entry.index, {})) for id, entry in self._entries.items())
+        return tuple(
+            self._info(id, entry, counted.get(entry.index, {})) for id, entry in self._entries.items()
+        )
 
     def _counted(self) -> dict[int, dict[str, Any]]:
         return {row["index"]: row for row in self._store.namespaces()}

@@ -1,5 +1,7 @@
 """The control plane: decode, call, encode. Every rule lives in the objects it calls."""
 
+# ruff: noqa: D102 - the calls are documented where they are promised, in the .proto file
+
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -7,6 +9,8 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
+import kvtier.wire._gen.kvtier_pb2 as pb
+import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
 from kvtier.daemon.faults import Context, stream, unary
 from kvtier.daemon.namespaces import Namespaces
 from kvtier.daemon.sessions import Sessions
@@ -14,10 +18,10 @@ from kvtier.errors import InvalidArgument, ProtocolMismatch, UnknownLease
 from kvtier.io.native import SlotRefs, Store
 from kvtier.types import KEY_BYTES_MAX, KEY_BYTES_MIN, PROTOCOL_VERSION, ChunkInfo, DaemonStats
 from kvtier.wire import codec
-from kvtier.wire.codec import pb
 
 KEYS_MAX: Final = 16_384
 CHUNKS_LISTED_MAX: Final = 10_000
+SERVICE_NAME: Final = str(pb.DESCRIPTOR.services_by_name["Control"].full_name)
 
 
 class Service:
@@ -186,7 +190,5 @@ def _slots(refs: SlotRefs) -> list[Any]:
 
 def add_to(server: grpc.aio.Server, service: Service) -> str:
     """Register with a server; the service's full name."""
-    from kvtier.wire._gen import kvtier_pb2_grpc
-
-    kvtier_pb2_grpc.add_ControlServicer_to_server(service, server)
-    return str(pb.DESCRIPTOR.services_by_name["Control"].full_name)
+    pb_grpc.add_ControlServicer_to_server(service, server)
+    return SERVICE_NAME

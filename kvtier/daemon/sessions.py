@@ -1,11 +1,11 @@
 """Sessions: from a token to the end of the process.
 
 1. `grant` (gRPC Attach) keeps a token of 32 random bytes for ten seconds.
-2. The engine connects to the session socket and sends it. The peer must be of our own user; a token works once.
+2. The engine connects to the session socket and sends it. The peer must be our own user; a token works once.
 3. The session is opened in the store with a ring of its own, and the four descriptors are sent.
-4. The session lasts until the connection ends, or the process does (a forked child may hold the connection open).
-   Read leases come back at once. Without proof that the process is gone, and without its word that it has
-   drained, the store quarantines what it had reserved until the pidfd gives that proof.
+4. The session lasts until the connection ends, or the process does (a forked child may hold the connection
+   open). Read leases come back at once. Without proof that the process is gone, and without its word that it
+   has drained, the store quarantines what it had reserved until the pidfd gives that proof.
 
 Everything runs on the daemon's event loop; no method blocks it.
 """
@@ -25,9 +25,9 @@ from kvtier.clock import Clock
 from kvtier.daemon.deaths import Deaths
 from kvtier.errors import Draining, LimitReached, UnknownSession
 from kvtier.io import fdpass
-from kvtier.io.native import Store, ring_bytes
+from kvtier.io.native import Store
 from kvtier.io.pidfd import has_ended, peer_pidfd
-from kvtier.io.shm import sealed_memfd
+from kvtier.io.shm import memfd
 from kvtier.types import PROTOCOL_VERSION, TOKEN_BYTES, AttachGrant, SessionInfo
 
 SESSIONS_MAX: Final = 256
@@ -237,7 +237,7 @@ class Sessions:
             self._log.debug("peer left before it was told", error=error.strerror)
 
     async def _live(self, connection: socket.socket, known: _Known, pid: int) -> None:
-        ring_fd = sealed_memfd("kvtier-ring", ring_bytes())
+        ring_fd = memfd("kvtier-ring")
         pidfd = peer_pidfd(connection, pid)
         drained = False
         try:
@@ -247,8 +247,8 @@ class Sessions:
             ring_fd = -1
             self._log.info("session opened", session=known.session, client=known.client, pid=known.pid)
             drained = await self._until_end(connection, pidfd)
-        except OSError as error:
-            self._log.warning("session failed", session=known.session, error=error.strerror)
+        except (OSError, ValueError) as error:
+            self._log.warning("session failed", session=known.session, error=str(error))
         finally:
             if ring_fd >= 0:
                 os.close(ring_fd)
@@ -269,7 +269,9 @@ class Sessions:
                 if not read.done() or read.exception() is not None:
                     return drained
                 said = read.result()
-                if said != fdpass.DRAINED or drained:  # the end of file, or a word that is not in the protocol
+                if (
+                    said != fdpass.DRAINED or drained
+                ):  # the end of file, or a word that is not in the protocol
                     return drained and not said
                 drained = True
                 read = loop.create_task(loop.sock_recv(connection, len(fdpass.DRAINED)))
@@ -283,7 +285,9 @@ class Sessions:
         self._known.pop(known.session, None)
         ended = pidfd is not None and has_ended(pidfd)
         self._store.close_session(known.session, drained or ended)
-        self._log.info("session closed", session=known.session, pid=known.pid, drained=drained, process_ended=ended)
+        self._log.info(
+            "session closed", session=known.session, pid=known.pid, drained=drained, process_ended=ended
+        )
         if drained or ended:
             if pidfd is not None:
                 os.close(pidfd)

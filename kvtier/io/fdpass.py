@@ -1,9 +1,9 @@
 """Descriptors over a Unix socket, and who is at its other end.
 
-The session socket's whole protocol: the client sends its 32-byte token; the daemon answers one byte `OK` with
-the descriptors payload (read-write), metadata (read-only), ring, doorbell, in this order, or one byte `REFUSED`
-and the reason as text. Afterwards the client may send `DRAINED` once, before an orderly close: it writes no
-more into any slot. Nothing else is ever sent; the end of file ends the session.
+The session socket's whole protocol: the client sends its 32-byte token; the daemon answers one byte `OK`
+with the descriptors payload (read-write), metadata (read-only), ring, doorbell, in this order, or one byte
+`REFUSED` and the reason as text. Afterwards the client may send `DRAINED` once, before an orderly close: it
+writes no more into any slot. Nothing else is ever sent; the end of file ends the session.
 """
 
 import os

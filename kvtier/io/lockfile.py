@@ -28,7 +28,7 @@ class LockFile:
                 holder = os.pread(fd, 256, 0).decode(errors="replace").strip()
                 os.close(fd)
                 raise HeldElsewhere(path, holder) from None
-            # The former holder may have removed the file between our open and our lock: then ours has no name.
+            # The former holder may have removed the file between our open and our lock.
             if _same_file(fd, path):
                 break
             os.close(fd)

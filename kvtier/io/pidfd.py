@@ -1,5 +1,6 @@
 """A descriptor that becomes readable when a process ends: the only proof that it writes no more."""
 
+import contextlib
 import os
 import select
 import socket
@@ -15,19 +16,15 @@ def peer_pidfd(connection: socket.socket, pid: int) -> int | None:
     SO_PEERPIDFD works across PID namespaces and cannot meet a recycled pid. Without it, pidfd_open(pid) is
     safe as long as the connection is alive, which the caller sees by its next read.
     """
-    try:
+    with contextlib.suppress(OSError):  # an older kernel, or the process is gone already
         raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
         fd: int = struct.unpack("i", raw)[0]
         os.set_inheritable(fd, False)
         return fd
-    except OSError:
-        pass  # an older kernel, or the process is gone already
-    if pid <= 0:
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+    if pid > 0:
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
 
 
 def has_ended(pidfd: int) -> bool:

@@ -7,7 +7,6 @@
 4. Both files are made anew, exclusively, 0600. `close` removes them, then the lock.
 """
 
-import fcntl
 import os
 import stat
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Final
 from kvtier.errors import AlreadyServing, ConfigError
 from kvtier.io.lockfile import HeldElsewhere, LockFile
 
-DOORBELL_BYTES: Final = 4096
 _NAMES: Final = ("arena.data", "arena.meta")
 
 
@@ -84,16 +82,9 @@ class ArenaFiles:
         return fd
 
 
-def sealed_memfd(name: str, size_bytes: int) -> int:
-    """A nameless file of fixed size: a peer that shrank it would make our own accesses fault."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size_bytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+def memfd(name: str) -> int:
+    """A nameless empty file; the native store sizes and seals it, so that no peer can shrink it under us."""
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
 
 def _remove(path: Path) -> int:

@@ -1,0 +1,64 @@
+"""Claiming an address: the lock beside the socket, and what a dead daemon left at its path."""
+
+import socket
+import stat
+from pathlib import Path
+
+from kvtier.address import Address, runtime_dir
+from kvtier.errors import AlreadyServing, ConfigError
+from kvtier.io.lockfile import HeldElsewhere, LockFile
+from kvtier.io.shm import private_dir
+
+
+class Claim:
+    """The right to listen on an address. Holds the lock until `release`; the sockets are then gone."""
+
+    def __init__(self, address: Address) -> None:
+        """AlreadyServing when another daemon has it, ConfigError when the path cannot be used."""
+        self.address = address
+        base = address.path or runtime_dir() / f"{address.host}-{address.port}"
+        if base.parent.is_symlink() or not base.parent.is_dir() or base.parent == runtime_dir():
+            private_dir(base.parent, "address")
+        self.session_path = base.with_name(base.name + ".session")
+        self._paths = [self.session_path, *([address.path] if address.path else [])]
+        try:
+            self._lock = LockFile(base.with_name(base.name + ".lock"))
+        except HeldElsewhere as error:
+            raise AlreadyServing(
+                f"address = '{address}' is served by another kvtier daemon ({error.holder})"
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"address = '{address}': its directory cannot be written to: {error.strerror}"
+            ) from None
+        try:
+            for path in self._paths:
+                _remove_stale(path, address)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def release(self) -> None:
+        """Remove the sockets and let go of the lock. Idempotent."""
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        self._lock.release()
+
+
+def _remove_stale(path: Path, address: Address) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"address = '{address}': {path} exists and is not a socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise ConfigError(f"address = '{address}': {path} cannot be taken over: {error}") from None
+    raise AlreadyServing(f"address = '{address}': another process listens on {path}")

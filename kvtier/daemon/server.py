@@ -1,0 +1,249 @@
+"""One daemon's life: start, serve, drain, stop. The one place that wires concrete things together.
+
+Start   address claimed -> arena files -> store -> sessions -> gRPC -> HTTP -> ready
+Stop    no new leases -> wait for those out, bounded -> gRPC and sessions end -> store -> files removed
+
+A signal (SIGTERM, SIGINT) begins the stop; a second one skips the waiting.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as grpc_health  # type: ignore[attr-defined]  # not in its stubs
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from kvtier import logs
+from kvtier.address import parse_address, parse_host_port
+from kvtier.clock import Clock, MonotonicClock
+from kvtier.config import Config
+from kvtier.daemon import service
+from kvtier.daemon.health import Health
+from kvtier.daemon.limits import check_free, check_machine
+from kvtier.daemon.listen import Claim
+from kvtier.daemon.namespaces import Namespaces
+from kvtier.daemon.notify import notify
+from kvtier.daemon.sessions import Sessions
+from kvtier.errors import ConfigError, InvalidArgument
+from kvtier.io.native import Store
+from kvtier.io.shm import ArenaFiles, memfd
+from kvtier.metrics import StatsCollector
+from kvtier.sizes import show_size
+from kvtier.types import DaemonStats
+from kvtier.version import VERSION
+from kvtier.wire.codec import MESSAGE_BYTES_MAX
+
+DRAIN_POLL_S: Final = 0.02
+GRPC_STOP_S: Final = 0.5
+SETTLE_POLL_S: Final = 0.5
+
+
+class Daemon:
+    """Built from a checked configuration; `run` returns when it has stopped and removed its files."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or MonotonicClock()
+        self._log = logs.get("daemon")
+        self._boot_id = secrets.randbits(64) | 1
+        self._started_s = self._clock.now_s()
+        self._draining = False
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self, on_ready: Callable[["Daemon"], None] = lambda _: None) -> None:
+        """Serve until a signal or `request_stop`. Raises ConfigError or AlreadyServing at start."""
+        os.umask(0o077)
+        check_machine(self._config)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            self._watch_signals(stack)
+            notify("READY=1")
+            on_ready(self)
+            await self._stop.wait()
+            notify("STOPPING=1")
+            left = await self.drain(self._config.drain_timeout)
+            self._log.info("stopping", leases_left=left)
+        self._log.info("stopped")
+
+    def request_stop(self) -> None:
+        """Begin the stop; the second call skips the waiting."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def drain(self, deadline_s: float) -> int:
+        """No new leases; wait until none is out or the deadline has passed. Leases that are left."""
+        self._draining = True
+        self._store.set_draining(True)
+        self._sessions.refuse_new()
+        await self._health.set(service.SERVICE_NAME, health_pb2.HealthCheckResponse.NOT_SERVING)
+        deadline_s += self._clock.now_s()
+        while (left := self._leases()) and self._clock.now_s() < deadline_s and not self._hurry.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), DRAIN_POLL_S)
+        return left
+
+    def stats(self) -> DaemonStats:
+        """Everything that `kvtier stats` shows."""
+        return DaemonStats(
+            boot_id=self._boot_id,
+            version=VERSION,
+            uptime_s=self._clock.now_s() - self._started_s,
+            counters=self._store.stats(),
+            namespaces=self._namespaces.list(),
+            sessions=self._sessions.list(),
+        )
+
+    @property
+    def http_port(self) -> int | None:
+        """The port that was bound, or None when HTTP is off."""
+        return self._http.port if self._http else None
+
+    # ---- start ----
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        config = self._config
+        claim = Claim(parse_address(config.address))
+        stack.callback(claim.release)
+        files = ArenaFiles(config.shm_dir)
+        stack.callback(files.close)
+        if files.leftover_bytes:
+            self._log.warning("replaced what an earlier daemon left", bytes=files.leftover_bytes)
+        if warning := check_free(config):
+            self._log.warning(warning)
+        doorbell_fd = memfd("kvtier-doorbell")
+        stack.callback(os.close, doorbell_fd)
+
+        self._store = self._make_store(files, doorbell_fd)
+        self._store.start()
+        stack.callback(self._store.stop)
+        self._namespaces = Namespaces(self._store, self._boot_id)
+        self._sessions = Sessions(
+            self._store,
+            self._clock,
+            boot_id=self._boot_id,
+            socket_path=claim.session_path,
+            shared_fds=(files.data_fd, files.meta_read_only_fd, doorbell_fd),
+        )
+        stack.push_async_callback(self._sessions.stop)
+        self._sessions.start()
+        await self._start_grpc(stack, claim)
+        self._http = self._start_http(stack)
+        watch = asyncio.create_task(self._watch_population())
+        stack.callback(watch.cancel)
+        self._log.info(
+            "serving",
+            address=str(claim.address),
+            dram=show_size(config.dram),
+            policy=config.policy,
+            shm_dir=str(config.shm_dir),
+            pid=os.getpid(),
+            boot_id=f"{self._boot_id:016x}",
+            http_port=self.http_port,
+        )
+
+    def _make_store(self, files: ArenaFiles, doorbell_fd: int) -> Store:
+        config = self._config
+        try:
+            return Store(
+                data_fd=files.data_fd,
+                meta_fd=files.meta_fd,
+                doorbell_fd=doorbell_fd,
+                dram_bytes=config.dram,
+                slab_bytes=config.slab,
+                slots_max=config.slots_max,
+                policy=config.policy,
+                boot_id=self._boot_id,
+                lease_ms=round(config.lease_timeout * 1000),
+            )
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            raise ConfigError(f"the arena cannot be made: {error}") from None
+
+    async def _start_grpc(self, stack: contextlib.AsyncExitStack, claim: Claim) -> None:
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.so_reuseport", 0),
+            ),
+        )
+        control = service.Service(
+            self._store, self._sessions, self._namespaces, stats=self.stats, drain=self.drain
+        )
+        name = service.add_to(server, control)
+        self._health = grpc_health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (name, reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+        reflection.enable_server_reflection(names, server)
+        try:
+            bound = server.add_insecure_port(claim.address.grpc_target)
+        except RuntimeError as error:
+            raise ConfigError(f"address = '{claim.address}' cannot be listened on: {error}") from None
+        if not bound:
+            raise ConfigError(f"address = '{claim.address}' cannot be listened on")
+        if claim.address.path is not None:
+            claim.address.path.chmod(0o600)
+        else:
+            self._log.warning("any user of this host can reach a TCP address", address=str(claim.address))
+        await server.start()
+        stack.push_async_callback(server.stop, GRPC_STOP_S)
+        for served in ("", name):
+            await self._health.set(served, health_pb2.HealthCheckResponse.SERVING)
+
+    def _start_http(self, stack: contextlib.AsyncExitStack) -> Health | None:
+        if self._config.http == "off":
+            return None
+        host, port = parse_host_port(self._config.http, "http")
+        registry = CollectorRegistry()
+        registry.register(StatsCollector(self._store.stats))
+        http = Health(host, port, registry, self._why_not_ready)
+        http.start()
+        stack.callback(http.stop)
+        return http
+
+    # ---- while serving ----
+
+    def _watch_signals(self, stack: contextlib.AsyncExitStack) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.request_stop)
+            stack.callback(loop.remove_signal_handler, number)
+
+    async def _watch_population(self) -> None:
+        """The arena is populated in the background; say how that ended, once."""
+        while self._store.population_error() is None:
+            if self._store.populated_bytes() >= self._config.dram:
+                self._log.info("the arena is populated", bytes=self._store.populated_bytes())
+                return
+            await asyncio.sleep(SETTLE_POLL_S)
+        self._log.error(
+            "the arena could not be populated; what there is serves",
+            error=self._store.population_error(),
+            bytes=self._store.populated_bytes(),
+        )
+
+    def _why_not_ready(self) -> str | None:
+        return "draining" if self._draining else None
+
+    def _leases(self) -> int:
+        return sum(info.read_leases + info.write_leases for info in self._sessions.list())
+
+
+def serve(config: Config, on_ready: Callable[[Daemon], None] = lambda _: None) -> None:
+    """Run one daemon in this process until it is told to stop."""
+
+    async def main() -> None:
+        await Daemon(config).run(on_ready)
+
+    try:
+        asyncio.run(main())
+    except InvalidArgument as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from None

@@ -1,0 +1,6 @@
+"""The version that was installed."""
+
+from importlib.metadata import version
+from typing import Final
+
+VERSION: Final = version("kvtier")
