@@ -56,6 +56,9 @@ class SlotTable {
   bool Pin(uint32_t slot);
   void Unpin(uint32_t slot);
 
+  // Undoes AddSlab while no slot was taken.
+  void ReturnSlab(uint32_t slab);
+
   // The slab offers no slots from now on, and is freed with its last slot; or the contrary.
   void SetLeaving(uint32_t slab, bool leaving);
   void Touch(uint32_t slot, uint64_t tick) { slabs_[slab_of(slot)].touched = tick; }
@@ -66,8 +69,6 @@ class SlotTable {
   uint64_t slab_bytes() const { return slab_bytes_; }
   uint64_t offset_of(uint32_t slot) const;
   ClassId class_of(uint32_t slot) const { return slabs_[slab_of(slot)].size_class; }
-  // How many of the slab's slots can have been used since it joined its class.
-  uint32_t used_range(uint32_t slab) const { return slabs_[slab].fresh; }
 
   SlotCell* cells() { return cells_.data(); }
   const SlotCell& cell(uint32_t slot) const { return cells_[slot]; }
@@ -80,7 +81,6 @@ class SlotTable {
  private:
   void Offer(uint32_t slab);
   void Withdraw(uint32_t slab);
-  void ReturnSlab(uint32_t slab);
   void SetState(SlotCell& cell, SlotState state);
 
   const uint64_t slab_bytes_;

@@ -126,8 +126,9 @@ class Store {
   // Checks every invariant (docs/protocol.md) and returns the broken ones in words; empty when sound. For tests.
   std::vector<std::string> Audit() const;
 
+  struct Impl;  // store_impl.h
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

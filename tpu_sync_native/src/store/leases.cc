@@ -1,0 +1,130 @@
+// Read leases: pins on leading committed chunks, with an owner and a deadline.
+
+#include <algorithm>
+
+#include "index/probe.h"
+#include "store/store_impl.h"
+
+namespace tpu_sync_native {
+
+Outcome Store::Impl::Check(SessionId session, uint32_t ns, const KeyBatch& keys) const {
+  const auto found = sessions.find(session);
+  if (found == sessions.end() || found->second.closed) return Outcome::kUnknownSession;
+  if (ns >= namespaces.size()) return Outcome::kUnknownNamespace;
+  if (keys.count > kBatchKeysMax) return Outcome::kBatchTooLarge;
+  for (uint32_t i = 0; i < keys.count; ++i) {
+    const uint32_t length = keys.length(i);
+    if (length < kKeyBytesMin || length > kKeyBytesMax) return Outcome::kBadKey;
+  }
+  return Outcome::kOk;
+}
+
+Outcome Store::Impl::FindLease(SessionId session, LeaseId lease, LeaseRecord::Kind kind,
+                               LeaseRecord** found) {
+  const auto owner = sessions.find(session);
+  if (owner == sessions.end() || owner->second.closed) return Outcome::kUnknownSession;
+  const auto record = leases.find(lease);
+  if (record == leases.end() || record->second.kind != kind || record->second.group != owner->second.group) {
+    return Outcome::kUnknownLease;
+  }
+  *found = &record->second;
+  return Outcome::kOk;
+}
+
+LeaseId Store::Impl::AddLease(LeaseRecord::Kind kind, SessionId session, uint32_t ns,
+                              std::vector<uint32_t> lease_slots) {
+  const LeaseId lease = ++last_lease;
+  leases.emplace(lease, LeaseRecord{.kind = kind,
+                                    .session = session,
+                                    .group = sessions.at(session).group,
+                                    .ns = ns,
+                                    .epoch = namespaces[ns].epoch,
+                                    .deadline_ms = SteadyMs() + options.lease_ms,
+                                    .slots = std::move(lease_slots)});
+  return lease;
+}
+
+void Store::Impl::TouchSlot(uint32_t slot) {
+  slots.Touch(slot, tick);
+  classes[slots.class_of(slot)].policy->Touch(slot);
+}
+
+ReadGrant Store::Impl::Lease(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  ReadGrant grant;
+  grant.outcome = Check(session, ns, keys);
+  if (grant.outcome == Outcome::kOk && draining) grant.outcome = Outcome::kDraining;
+  if (grant.outcome != Outcome::kOk) return grant;
+
+  ++tick;
+  grant.slots.resize(keys.count);
+  uint32_t hits = reader.LeadingHits(ns, keys, grant.slots.data());
+  for (uint32_t i = 0; i < hits; ++i) __builtin_prefetch(&slots.cell(grant.slots[i].slot));
+  std::vector<uint32_t> pinned(hits);
+  for (uint32_t i = 0; i < hits; ++i) {
+    pinned[i] = grant.slots[i].slot;
+    if (!slots.Pin(pinned[i])) hits = i;  // more readers than a pin counter holds: the prefix ends here
+  }
+  pinned.resize(hits);
+  grant.slots.resize(hits);
+  for (uint32_t i = hits; i-- > 0;) TouchSlot(pinned[i]);  // the prefix's beginning becomes the most recent
+
+  NamespaceEntry& space = namespaces[ns];
+  space.hits += hits;
+  space.misses += keys.count - hits;
+  counters.hits += hits;
+  counters.misses += keys.count - hits;
+  if (hits > 0) grant.lease = AddLease(LeaseRecord::Kind::kRead, session, ns, std::move(pinned));
+  return grant;
+}
+
+void Store::Impl::Unpin(const LeaseRecord& lease) {
+  const bool stale = namespaces[lease.ns].epoch != lease.epoch;
+  for (const uint32_t slot : lease.slots) __builtin_prefetch(&slots.cell(slot));
+  for (const uint32_t slot : lease.slots) {
+    slots.Unpin(slot);
+    if (stale && slots.cell(slot).pins == 0) EvictChunk(slot);
+  }
+}
+
+Outcome Store::Impl::Release(SessionId session, LeaseId lease) {
+  LeaseRecord* record = nullptr;
+  const Outcome outcome = FindLease(session, lease, LeaseRecord::Kind::kRead, &record);
+  if (outcome != Outcome::kOk) return outcome;
+  Unpin(*record);
+  leases.erase(lease);
+  return Outcome::kOk;
+}
+
+Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  const Outcome outcome = Check(session, ns, keys);
+  if (outcome != Outcome::kOk) return outcome;
+  ++tick;
+  const uint64_t owner = OwnerWord(ns, namespaces[ns].epoch);
+  for (uint32_t i = keys.count; i-- > 0;) {
+    HashedKey key;
+    MakeKey(index.view(), ns, keys.at(i), &key);
+    SlotSnapshot snapshot;
+    const uint32_t slot = FindKey(index.view(), key, owner, &snapshot);
+    if (slot != kNoSlot && PlaceState(snapshot.place) == SlotState::kCommitted) TouchSlot(slot);
+  }
+  return Outcome::kOk;
+}
+
+void Store::Impl::ExpireLeases(uint64_t now_ms) {
+  for (auto it = leases.begin(); it != leases.end();) {
+    LeaseRecord& lease = it->second;
+    if (lease.deadline_ms > now_ms) {
+      ++it;
+      continue;
+    }
+    ++counters.expired_leases;
+    if (lease.kind == LeaseRecord::Kind::kRead) {
+      Unpin(lease);
+    } else {
+      EndWrite(lease, WritersOf(lease.group, std::nullopt));
+    }
+    it = leases.erase(it);
+  }
+}
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,82 @@
+// Sessions, groups and quarantine.
+//
+// A write lease that ends without commit or abort leaves slots that somebody may still be writing into: its own
+// process, or another one of its engine that copies under the same lease. Its slots wait until each session
+// that was in the group at that moment has drained: said so itself, or been proven gone. Sessions that join
+// later cannot know the lease.
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "store/store_impl.h"
+
+namespace tpu_sync_native {
+
+void Store::Impl::OpenSession(SessionId session, GroupId group, uint32_t pid) {
+  if (!sessions.emplace(session, SessionRecord{group, pid, /*closed=*/false}).second) {
+    throw std::invalid_argument("session " + std::to_string(session) + " is open already");
+  }
+}
+
+std::vector<SessionId> Store::Impl::WritersOf(GroupId group, std::optional<SessionId> except) const {
+  std::vector<SessionId> writers;
+  for (const auto& [id, session] : sessions) {
+    if (session.group == group && id != except) writers.push_back(id);
+  }
+  return writers;
+}
+
+void Store::Impl::EndWrite(const LeaseRecord& lease, std::vector<SessionId> writers) {
+  if (writers.empty()) {
+    AbortSlots(lease);
+    return;
+  }
+  counters.quarantines += lease.slots.size();
+  for (const uint32_t slot : lease.slots) {
+    classes[slots.class_of(slot)].policy->Remove(slot);
+    HashedKey key;
+    index.KeyOf(slot, &key);
+    index.Remove(key, slot);  // the key is free again, the slot is not
+    index.SetState(slot, SlotState::kQuarantined);
+    slots.Quarantine(slot);
+  }
+  quarantines.push_back({lease.group, std::move(writers), lease.slots});
+}
+
+void Store::Impl::CloseSession(SessionId session, bool drained) {
+  const auto found = sessions.find(session);
+  if (found == sessions.end()) return;
+  for (auto it = leases.begin(); it != leases.end();) {
+    const LeaseRecord& lease = it->second;
+    if (lease.session != session) {
+      ++it;
+      continue;
+    }
+    if (lease.kind == LeaseRecord::Kind::kRead) {
+      Unpin(lease);  // a reader that is still copying finds the generation changed
+    } else {
+      EndWrite(lease, WritersOf(lease.group, drained ? std::optional(session) : std::nullopt));
+    }
+    it = leases.erase(it);
+  }
+  if (!drained) {
+    found->second.closed = true;
+    return;
+  }
+  sessions.erase(found);
+  for (Quarantine& quarantine : quarantines) std::erase(quarantine.writers, session);
+  EndQuarantines();
+}
+
+void Store::Impl::EndQuarantines() {
+  for (const Quarantine& quarantine : quarantines) {
+    if (!quarantine.writers.empty()) continue;
+    for (const uint32_t slot : quarantine.slots) {
+      index.Free(slot);
+      slots.Free(slot);
+    }
+  }
+  std::erase_if(quarantines, [](const Quarantine& quarantine) { return quarantine.writers.empty(); });
+}
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,166 @@
+#include "store/store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+#include "store/store_impl.h"
+
+namespace tpu_sync_native {
+namespace {
+
+StoreOptions WithDefaults(const Arena& arena, StoreOptions options) {
+  if (options.slots_max == 0) options.slots_max = std::max(DefaultSlotsMax(arena.bytes()), arena.slab_count());
+  if (options.slots_max < arena.slab_count() || options.slots_max == kNoSlot) {
+    throw std::invalid_argument("slots_max must be at least the number of slabs, " +
+                                std::to_string(arena.slab_count()) + ", not " +
+                                std::to_string(options.slots_max));
+  }
+  if (options.namespaces_max == 0) throw std::invalid_argument("namespaces_max must not be 0");
+  if (options.lease_ms == 0) throw std::invalid_argument("lease_ms must not be 0");
+  if (arena.bytes() / kPayloadUnit > UINT32_MAX) {
+    throw std::invalid_argument("dram_bytes must be at most 16 TiB");
+  }
+  return options;
+}
+
+MetaGeometry GeometryOf(const Arena& arena, const StoreOptions& options) {
+  return {arena.bytes(), arena.slab_bytes(), options.slots_max, options.namespaces_max,
+          DefaultBucketCount(options.slots_max)};
+}
+
+const std::shared_ptr<Arena>& NotNull(const std::shared_ptr<Arena>& arena) {
+  if (arena == nullptr) throw std::invalid_argument("the store needs an arena");
+  return arena;
+}
+
+}  // namespace
+
+uint64_t SteadyMs() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+}
+
+Store::Impl::Impl(std::shared_ptr<Arena> arena_in, int meta_fd, const StoreOptions& options_in)
+    : arena(NotNull(arena_in)),
+      options(WithDefaults(*arena, options_in)),
+      index(meta_fd, GeometryOf(*arena, options), options.boot_id),
+      reader(index.view()),
+      slots(options.slots_max, arena->slab_count(), arena->slab_bytes()),
+      make_policy(FindPolicy(options.policy, slots.cells(), options.slots_max)),
+      records_committed(arena->slab_count()),
+      key_tails_committed(arena->slab_count()) {}
+
+Store::Store(std::shared_ptr<Arena> arena, int meta_fd, const StoreOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(arena), meta_fd, options)) {}
+
+Store::~Store() = default;
+
+uint32_t Store::OpenNamespace(std::string_view id, uint64_t chunk_bytes) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->OpenNamespace(id, chunk_bytes);
+}
+
+uint64_t Store::ClearNamespace(uint32_t ns) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->ClearNamespace(ns);
+}
+
+void Store::OpenSession(SessionId session, GroupId group, uint32_t pid) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->OpenSession(session, group, pid);
+}
+
+void Store::CloseSession(SessionId session, bool drained) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->CloseSession(session, drained);
+}
+
+uint32_t Store::LongestPrefix(uint32_t ns, const KeyBatch& keys) const {
+  return impl_->reader.LongestPrefix(ns, keys);  // lock-free, like an engine's
+}
+
+ReadGrant Store::Lease(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Lease(session, ns, keys);
+}
+
+Outcome Store::Release(SessionId session, LeaseId lease) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Release(session, lease);
+}
+
+WriteGrant Store::Reserve(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Reserve(session, ns, keys);
+}
+
+Outcome Store::Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Commit(session, lease, keep);
+}
+
+Outcome Store::Abort(SessionId session, LeaseId lease) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Abort(session, lease);
+}
+
+Outcome Store::Touch(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Touch(session, ns, keys);
+}
+
+void Store::ExpireLeases(uint64_t now_ms) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->ExpireLeases(now_ms);
+}
+
+uint64_t Store::ReclaimStale(uint64_t slots_max) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->ReclaimStale(slots_max);
+}
+
+void Store::SetDraining(bool draining) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->draining = draining;
+}
+
+uint64_t Store::Evict(uint32_t ns, uint64_t bytes) {
+  // In pieces, so that engines get a turn at the mutex in between.
+  constexpr uint32_t kChunksAtOnce = 1024;
+  uint64_t freed = 0;
+  while (freed < bytes) {
+    std::lock_guard lock(impl_->mutex);
+    const uint64_t more = impl_->EvictNamespace(ns, bytes - freed, kChunksAtOnce);
+    if (more == 0) break;
+    freed += more;
+  }
+  return freed;
+}
+
+std::vector<Counter> Store::Stats() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Stats();
+}
+
+std::vector<Store::NamespaceStats> Store::Namespaces() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Namespaces();
+}
+
+std::vector<Store::SessionStats> Store::Sessions() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Sessions();
+}
+
+std::vector<Store::ChunkInfo> Store::ListChunks(uint32_t ns, uint32_t after, uint32_t limit) const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->ListChunks(ns, after, limit);
+}
+
+std::vector<std::string> Store::Audit() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Audit();
+}
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,162 @@
+// The store's inside, split over the files of this folder by what is asked of it:
+//   leases.cc      lease, release, touch, expiry         writes.cc     reserve, commit, abort
+//   space.cc       free slots: evict, rebalance, reclaim  sessions.cc   sessions, groups, quarantine
+//   namespaces.cc  namespaces and their epochs            observe.cc    statistics      audit.cc   invariants
+//
+// Every method needs the mutex. None allocates per chunk, apart from the vectors that an answer consists of.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/arena.h"
+#include "index/index_reader.h"
+#include "index/index_writer.h"
+#include "policy/registry.h"
+#include "slots/slot_table.h"
+#include "store/stats.h"
+#include "store/store.h"
+
+namespace tpu_sync_native {
+
+struct LeaseRecord {
+  enum class Kind : uint8_t { kRead, kWrite };
+  Kind kind;
+  SessionId session;
+  GroupId group;
+  uint32_t ns;
+  uint32_t epoch;  // the namespace's when it was granted
+  uint64_t deadline_ms;
+  std::vector<uint32_t> slots;
+};
+
+struct SessionRecord {
+  GroupId group;
+  uint32_t pid;
+  bool closed;  // its connection ended, but it may still be writing
+};
+
+// Slots that someone may still be writing into, though their lease is gone.
+struct Quarantine {
+  GroupId group;
+  std::vector<SessionId> writers;  // those not yet drained; empty = over
+  std::vector<uint32_t> slots;
+};
+
+struct NamespaceEntry {
+  std::string id;
+  uint64_t chunk_bytes;
+  ClassId size_class;
+  uint32_t epoch;
+  uint64_t chunks = 0;  // committed, of the present epoch
+  uint64_t hits = 0, misses = 0, stores = 0, evictions = 0;
+};
+
+struct ClassEntry {
+  std::unique_ptr<EvictionPolicy> policy;
+  uint32_t turnover = 0;  // evictions since it last looked for a colder slab elsewhere
+};
+
+// One batch's keys on their way through Reserve; kept between calls for its memory.
+struct KeyScratch {
+  std::vector<HashedKey> keys;
+  std::vector<uint32_t> slots;  // per key: present, then granted; kNoSlot = neither
+};
+
+// What one call may evict at most to move slabs between classes.
+inline constexpr uint32_t kDrainBudget = 4096;
+
+struct Store::Impl {
+  Impl(std::shared_ptr<Arena> arena_in, int meta_fd, const StoreOptions& options_in);
+
+  // ---- leases.cc ----
+  Outcome Check(SessionId session, uint32_t ns, const KeyBatch& keys) const;
+  // The lease, if it is of this kind and the session's group may end it.
+  Outcome FindLease(SessionId session, LeaseId lease, LeaseRecord::Kind kind, LeaseRecord** found);
+  LeaseId AddLease(LeaseRecord::Kind kind, SessionId session, uint32_t ns, std::vector<uint32_t> slots);
+  ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
+  Outcome Release(SessionId session, LeaseId lease);
+  Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);
+  void ExpireLeases(uint64_t now_ms);
+  void Unpin(const LeaseRecord& lease);
+  void TouchSlot(uint32_t slot);
+
+  // ---- writes.cc ----
+  WriteGrant Reserve(SessionId session, uint32_t ns, const KeyBatch& keys);
+  Outcome Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep);
+  Outcome Abort(SessionId session, LeaseId lease);
+  void ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Grant>* grants, uint32_t* missing);
+  Grant ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks, SlotRef* ref);
+  void AbortSlots(const LeaseRecord& lease);
+
+  // ---- space.cc ----
+  uint32_t TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* looks);
+  bool AddSlab(ClassId size_class);
+  bool CommitKeyTails(uint32_t slot);
+  uint32_t EvictFrom(ClassId size_class, uint32_t wanted, uint32_t* looks);
+  // Starts to move the coldest slab without pins out of another class; only one colder than all of this class's
+  // when `only_colder`.
+  bool StartRebalance(ClassId to, bool only_colder);
+  void DrainLeavingSlab();
+  bool MakeIndexRoom(const HashedKey& key);
+  void EvictChunk(uint32_t slot);      // committed, unpinned, in its policy
+  void FreeChunk(uint32_t slot, const HashedKey& key, uint64_t owner);  // the same, out of its policy
+  void DropReserved(uint32_t slot);    // reserved -> free
+  bool Stale(uint64_t owner) const;
+  uint64_t ReclaimStale(uint64_t slots_max);
+  uint64_t EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max);
+
+  // ---- sessions.cc ----
+  void OpenSession(SessionId session, GroupId group, uint32_t pid);
+  void CloseSession(SessionId session, bool drained);
+  std::vector<SessionId> WritersOf(GroupId group, std::optional<SessionId> except) const;
+  void EndWrite(const LeaseRecord& lease, std::vector<SessionId> writers);  // abort, or quarantine if any writer
+  void EndQuarantines();
+
+  // ---- namespaces.cc ----
+  uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
+  uint64_t ClearNamespace(uint32_t ns);
+
+  // ---- observe.cc, audit.cc ----
+  std::vector<Counter> Stats() const;
+  std::vector<NamespaceStats> Namespaces() const;
+  std::vector<SessionStats> Sessions() const;
+  std::vector<ChunkInfo> ListChunks(uint32_t ns, uint32_t after, uint32_t limit) const;
+  uint64_t IndexBytes() const;
+  std::vector<std::string> Audit() const;
+
+  mutable std::mutex mutex;
+  const std::shared_ptr<Arena> arena;
+  const StoreOptions options;
+  IndexWriter index;
+  const IndexReader reader;
+  SlotTable slots;
+  const PolicyFactory make_policy;
+  std::vector<ClassEntry> classes;  // as slots.classes()
+  std::vector<NamespaceEntry> namespaces;
+  std::unordered_map<std::string, uint32_t> namespace_by_id;
+  std::unordered_map<SessionId, SessionRecord> sessions;
+  std::unordered_map<LeaseId, LeaseRecord> leases;
+  std::vector<Quarantine> quarantines;
+  std::vector<uint32_t> records_committed;    // per slab: slots whose record has memory
+  std::vector<uint32_t> key_tails_committed;  // per slab: the same for key tails
+  KeyScratch scratch;
+  StoreCounters counters;
+  uint64_t stale_slots = 0;      // committed under a cleared epoch
+  uint64_t chunk_bytes = 0;      // of readable chunks
+  uint32_t reclaim_cursor = 0;
+  uint32_t leaving_slab = kNone;
+  uint32_t drain_budget = 0;     // chunks that this call may still evict to empty a slab
+  uint64_t tick = 0;             // one for every batch
+  LeaseId last_lease = 0;
+  bool draining = false;
+};
+
+// A steady clock in milliseconds; the one whose time ExpireLeases is given.
+uint64_t SteadyMs();
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,159 @@
+// Write leases. A reserve goes over its keys three times:
+//   1  find what is there (groups of keys, so that their cache misses overlap) and hold it for the call
+//   2  give every missing key a slot, in order; the first that finds no room ends it for those behind it, since
+//      a prefix with a hole is of little use
+//   3  tell the policy, last key first
+
+#include <algorithm>
+
+#include "index/probe.h"
+#include "store/store_impl.h"
+
+namespace tpu_sync_native {
+
+// Step 1. Slots found present are pinned for the call; lengths were checked before.
+void Store::Impl::ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Grant>* grants,
+                               uint32_t* missing) {
+  const MetaView& view = index.view();
+  const uint64_t owner = OwnerWord(ns, namespaces[ns].epoch);
+  for (uint32_t start = 0; start < keys.count; start += kProbeGroup) {
+    const uint32_t end = std::min(start + kProbeGroup, keys.count);
+    for (uint32_t i = start; i < end; ++i) {
+      MakeKey(view, ns, keys.at(i), &scratch.keys[i]);
+      PrefetchBucket(view, scratch.keys[i]);
+    }
+    for (uint32_t i = start; i < end; ++i) PrefetchRecord(view, scratch.keys[i]);
+    for (uint32_t i = start; i < end; ++i) {
+      SlotSnapshot snapshot;
+      const uint32_t slot = FindKey(view, scratch.keys[i], owner, &snapshot);
+      if (slot == kNoSlot) {
+        ++*missing;
+      } else if (PlaceState(snapshot.place) == SlotState::kCommitted) {
+        (*grants)[i] = Grant::kPresent;
+        if (slots.Pin(slot)) scratch.slots[i] = slot;
+      } else {
+        (*grants)[i] = Grant::kPending;
+      }
+    }
+  }
+}
+
+// Step 2 for one key; `missing` keys are left, this one included.
+Grant Store::Impl::ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks,
+                              SlotRef* ref) {
+  const NamespaceEntry& space = namespaces[ns];
+  const uint64_t owner = OwnerWord(ns, space.epoch);
+  SlotSnapshot snapshot;
+  if (FindKey(index.view(), key, owner, &snapshot) != kNoSlot) return Grant::kPending;  // earlier in this batch
+  const uint32_t slot = TakeSlot(space.size_class, missing, looks);
+  if (slot == kNoSlot) return Grant::kNoSpace;
+  const bool ready = key.bytes <= kKeyBytesInline || CommitKeyTails(slot);
+  if (!ready) {
+    slots.Free(slot);
+    return Grant::kNoSpace;
+  }
+  *ref = {slot, 0, slots.offset_of(slot)};
+  ref->generation = index.Reserve(slot, ref->offset, owner, key);
+  if (index.Insert(key, slot) || (MakeIndexRoom(key) && index.Insert(key, slot))) return Grant::kGranted;
+  ++counters.index_refusals;
+  index.Free(slot);
+  slots.Free(slot);
+  return Grant::kNoSpace;
+}
+
+WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  WriteGrant grant;
+  grant.outcome = Check(session, ns, keys);
+  if (grant.outcome == Outcome::kOk && draining) grant.outcome = Outcome::kDraining;
+  if (grant.outcome != Outcome::kOk) return grant;
+
+  ++tick;
+  drain_budget = kDrainBudget;
+  DrainLeavingSlab();
+  scratch.keys.resize(std::max<size_t>(scratch.keys.size(), keys.count));
+  scratch.slots.assign(keys.count, kNoSlot);
+  grant.grants.assign(keys.count, Grant::kGranted);
+  uint32_t missing = 0;
+  ClassifyKeys(ns, keys, &grant.grants, &missing);
+
+  grant.slots.reserve(missing);
+  std::vector<uint32_t> granted;
+  granted.reserve(missing);
+  uint32_t looks = 4 * missing + 1024;
+  bool no_space = false;
+  for (uint32_t i = 0; i < keys.count; ++i) {
+    if (grant.grants[i] != Grant::kGranted) continue;
+    SlotRef ref{kNoSlot, 0, 0};
+    grant.grants[i] = no_space ? Grant::kNoSpace : ReserveKey(ns, scratch.keys[i], missing, &looks, &ref);
+    --missing;
+    if (grant.grants[i] == Grant::kGranted) {
+      grant.slots.push_back(ref);
+      granted.push_back(ref.slot);
+      scratch.slots[i] = ref.slot;
+    } else if (grant.grants[i] == Grant::kNoSpace) {
+      no_space = true;
+      ++counters.refusals;
+    }
+  }
+
+  EvictionPolicy& policy = *classes[namespaces[ns].size_class].policy;
+  for (uint32_t i = keys.count; i-- > 0;) {
+    const uint32_t slot = scratch.slots[i];
+    if (slot == kNoSlot) continue;
+    if (grant.grants[i] == Grant::kGranted) {
+      slots.Touch(slot, tick);
+      policy.Insert(slot, scratch.keys[i].fingerprint);
+    } else {
+      slots.Unpin(slot);
+      TouchSlot(slot);
+    }
+  }
+  if (!granted.empty()) grant.lease = AddLease(LeaseRecord::Kind::kWrite, session, ns, std::move(granted));
+  if (scratch.keys.size() > 4096) scratch = {};  // an unusually long batch does not keep its memory
+  return grant;
+}
+
+Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep) {
+  LeaseRecord* record = nullptr;
+  const Outcome outcome = FindLease(session, lease, LeaseRecord::Kind::kWrite, &record);
+  if (outcome != Outcome::kOk) return outcome;
+
+  NamespaceEntry& space = namespaces[record->ns];
+  const bool cleared = space.epoch != record->epoch;
+  for (const uint32_t slot : record->slots) __builtin_prefetch(&index.view().slot(slot));
+  for (uint32_t i = 0; i < record->slots.size(); ++i) {
+    const uint32_t slot = record->slots[i];
+    // A bitmap that ends early keeps nothing beyond its end.
+    const bool kept = keep.empty() || (i / 8 < keep.size() && (keep[i / 8] >> (i % 8) & 1) != 0);
+    if (!kept || cleared) {
+      ++(kept ? counters.cleared : counters.aborts);
+      DropReserved(slot);
+      continue;
+    }
+    slots.Commit(slot);
+    index.SetState(slot, SlotState::kCommitted);
+    ++space.chunks;
+    ++space.stores;
+    ++counters.stores;
+    counters.stored_bytes += space.chunk_bytes;
+    chunk_bytes += space.chunk_bytes;
+  }
+  leases.erase(lease);
+  return cleared ? Outcome::kCleared : Outcome::kOk;
+}
+
+void Store::Impl::AbortSlots(const LeaseRecord& lease) {
+  counters.aborts += lease.slots.size();
+  for (const uint32_t slot : lease.slots) DropReserved(slot);
+}
+
+Outcome Store::Impl::Abort(SessionId session, LeaseId lease) {
+  LeaseRecord* record = nullptr;
+  const Outcome outcome = FindLease(session, lease, LeaseRecord::Kind::kWrite, &record);
+  if (outcome != Outcome::kOk) return outcome;
+  AbortSlots(*record);
+  leases.erase(lease);
+  return Outcome::kOk;
+}
+
+}  // namespace tpu_sync_native
