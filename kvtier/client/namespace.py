@@ -48,14 +48,14 @@ class Namespace:
     def reserve(self, keys: Keys) -> WriteLease:
         """A right to write those chunks that are not there yet. Leaving it without commit aborts.
 
-        Raises DaemonUnavailable, Draining, InvalidArgument.
+        `WriteLease.grants` says why a key is left out. Raises DaemonUnavailable, InvalidArgument.
         """
         return WriteLease(self, [bytes(key) for key in keys], self.reserve_slots(keys))
 
     def lease(self, keys: Keys) -> ReadLease:
         """A right to read the leading keys that are there now: they are pinned until the release.
 
-        Raises DaemonUnavailable, Draining, InvalidArgument.
+        Nothing is there for it while the daemon drains. Raises DaemonUnavailable, InvalidArgument.
         """
         return ReadLease(self, [bytes(key) for key in keys], self.lease_slots(keys))
 

@@ -23,6 +23,7 @@ class Grant(IntEnum):
     PRESENT = 1  # already readable
     PENDING = 2  # another writer has it reserved
     NO_SPACE = 3  # nothing can be evicted for it
+    DRAINING = 4  # the daemon is stopping and grants nothing new
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The agent trace at full length through a real daemon and two client processes, every byte verified.
 
-Chunks are scaled down (16 KiB stand for the megabytes that 256 tokens of a real model take) and so is DRAM, to
-a part of the trace's working set, so that the daemon must evict all the time.
+Chunks are scaled down (16 KiB stand for the megabytes that 256 tokens of a real model take) and so is DRAM,
+to a part of the trace's working set, so that the daemon must evict all the time.
 """
 
 import json
