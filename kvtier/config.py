@@ -34,6 +34,8 @@ def _address(text: str) -> str:
     address = parse_address(text)
     if not address.is_loopback:
         raise ValueError("reaches beyond this host, which would need TLS; use unix:/path or loopback")
+    if address.path is None and address.port == 0:
+        raise ValueError("has port 0; clients must know the port, 1 to 65535")
     return str(address)
 
 
