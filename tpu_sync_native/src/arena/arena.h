@@ -1,5 +1,6 @@
 // The payload file, mapped read-write. Its memory is committed slab by slab in the background, so that
-// neither the daemon nor an engine ever meets SIGBUS on a full tmpfs: a slab is used only once it is populated.
+// neither the daemon nor an engine ever meets SIGBUS on a full tmpfs: a slab is used only once it is
+// populated.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,8 @@ class Arena {
   void StartPopulation();
   // Stops and joins it. Idempotent; what is populated stays usable.
   void StopPopulation();
-  // The same work in the calling thread; returns when everything is populated, an error came or it was stopped.
+  // The same work in the calling thread; returns when everything is populated, an error came or it was
+  // stopped.
   void Populate();
 
   uint64_t populated_bytes() const { return populated_bytes_.load(std::memory_order_acquire); }

@@ -1,8 +1,8 @@
 #include "base/mapping.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <stdexcept>

@@ -45,8 +45,9 @@ Mapping Format(int fd, const MetaGeometry& geometry, uint64_t boot_id) {
   ResizeFile(fd, 0, "the metadata");
   ResizeFile(fd, geometry.meta_bytes(), "the metadata");
   if (const int error = Allocate(fd, 0, geometry.slots_offset()); error != 0) {
-    throw std::system_error(error, std::generic_category(),
-                            "no room for the metadata: " + std::to_string(geometry.slots_offset()) + " bytes");
+    throw std::system_error(
+        error, std::generic_category(),
+        "no room for the metadata: " + std::to_string(geometry.slots_offset()) + " bytes");
   }
   Mapping mapping(fd, geometry.meta_bytes(), Mapping::Access::kReadWrite, "the metadata");
   auto* header = reinterpret_cast<MetaHeader*>(mapping.data());

@@ -26,8 +26,8 @@ class IndexWriter {
   // Bytes of the file that are committed: what the index costs by now.
   uint64_t committed_bytes() const { return committed_bytes_; }
 
-  // Commits the memory of these slots' records (key tails) so that writing them cannot meet SIGBUS. False when
-  // the file system has no room.
+  // Commits the memory of these slots' records (key tails) so that writing them cannot meet SIGBUS. False
+  // when the file system has no room.
   bool CommitRecords(uint32_t first_slot, uint32_t count);
   bool CommitKeyTails(uint32_t first_slot, uint32_t count);
 

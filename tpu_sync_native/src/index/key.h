@@ -36,7 +36,8 @@ inline uint32_t Scale(uint32_t random, uint32_t count) {
 // Fills buckets, tag and fingerprint from words and bytes. Keys are mostly digests, but nobody promises it,
 // so all of the key goes through a multiplicative hash seeded with the arena's id.
 inline void HashKey(const MetaView& view, uint32_t ns, HashedKey* key) {
-  constexpr uint64_t kOdd[] = {0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0xd6e8feb86659fd93};
+  constexpr uint64_t kOdd[] = {0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
+                               0xd6e8feb86659fd93};
   const uint64_t* w = key->words;
   const uint64_t seed0 = view.seed(0);
   const uint64_t seed1 = view.seed(1);

@@ -1,4 +1,5 @@
-// The policies by name. A new one is a file of its own, a line in registry.cc, and passes the contract's tests.
+// The policies by name. A new one is a file of its own, a line in registry.cc, and passes the contract's
+// tests.
 #pragma once
 
 #include <functional>

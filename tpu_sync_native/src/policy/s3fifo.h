@@ -1,6 +1,6 @@
-// S3-FIFO (Yang et al., SOSP 2023): a small queue that new chunks must survive, a main queue for those that were
-// asked for again, and ghosts of what the small queue let go. One pass over many chunks, or a working set larger
-// than the class, leaves the main queue alone.
+// S3-FIFO (Yang et al., SOSP 2023): a small queue that new chunks must survive, a main queue for those that
+// were asked for again, and ghosts of what the small queue let go. One pass over many chunks, or a working
+// set larger than the class, leaves the main queue alone.
 #pragma once
 
 #include <memory>

@@ -59,8 +59,7 @@ uint32_t SlotTable::AddSlab(ClassId size_class, uint32_t usable_slabs) {
   Slab& slab = slabs_[index];
   slab = {};
   slab.size_class = size_class;
-  slab.slots =
-      static_cast<uint32_t>(std::min<uint64_t>(slots_per_slab_, slab_bytes_ / owner.slot_bytes));
+  slab.slots = static_cast<uint32_t>(std::min<uint64_t>(slots_per_slab_, slab_bytes_ / owner.slot_bytes));
   --free_slabs_;
   ++owner.slabs;
   Offer(index);

@@ -1,8 +1,8 @@
 // Slabs, size classes and the states of slots; knows nothing of keys or policies.
 //
-// A slab is free or belongs to one size class and is cut into that class's slots. Its slot numbers are a fixed
-// range, so slab and payload offset follow from the number. A slab whose slots are all free goes back to the
-// free slabs at once. A slab on its way out (leaving) offers no slot any more.
+// A slab is free or belongs to one size class and is cut into that class's slots. Its slot numbers are a
+// fixed range, so slab and payload offset follow from the number. A slab whose slots are all free goes back
+// to the free slabs at once. A slab on its way out (leaving) offers no slot any more.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ inline constexpr uint32_t kNone = 0xffffffffu;
 
 struct Slab {
   ClassId size_class = kNone;
-  uint32_t slots = 0;     // the class's slots in it
-  uint32_t fresh = 0;     // slots from this one on were never used since the slab joined the class
+  uint32_t slots = 0;  // the class's slots in it
+  uint32_t fresh = 0;  // slots from this one on were never used since the slab joined the class
   uint32_t free_head = kNoSlot;
   uint32_t used = 0;      // not free
   uint32_t busy = 0;      // of these, not evictable: reserved, pinned or quarantined
   uint32_t prev = kNone;  // links of the class's list of slabs that have a free slot
   uint32_t next = kNone;
-  bool offered = false;   // in that list
+  bool offered = false;  // in that list
   bool leaving = false;
-  uint64_t touched = 0;   // the store's tick when a chunk in it was last touched
+  uint64_t touched = 0;  // the store's tick when a chunk in it was last touched
 };
 
 struct SizeClass {

@@ -193,7 +193,8 @@ void Auditor::CheckClasses() {
 void Auditor::CheckBuckets() {
   uint64_t cells = 0;
   for (uint32_t i = 0; i < store_.index.view().bucket_count(); ++i) {
-    for (const auto& tag : store_.index.view().bucket(i).tags) cells += tag.load(std::memory_order_relaxed) != 0;
+    for (const auto& tag : store_.index.view().bucket(i).tags)
+      cells += tag.load(std::memory_order_relaxed) != 0;
   }
   const auto of = [this](SlotState state) { return states_[static_cast<uint8_t>(state)]; };
   Equal(cells, of(SlotState::kCommitted) + of(SlotState::kReserved), "cells of the index");

@@ -1,4 +1,5 @@
-// Sizes the store takes when none are given. Control path: these throw nothing; the store checks what it gets.
+// Sizes the store takes when none are given. Control path: these throw nothing; the store checks what it
+// gets.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@ uint32_t Store::Impl::OpenNamespace(std::string_view id, uint64_t bytes) {
   if (const auto known = namespace_by_id.find(std::string(id)); known != namespace_by_id.end()) {
     const uint64_t known_bytes = namespaces[known->second].chunk_bytes;
     if (known_bytes != bytes) {
-      throw std::invalid_argument("chunk_bytes of this namespace is " + std::to_string(known_bytes) + ", not " +
-                                  std::to_string(bytes));
+      throw std::invalid_argument("chunk_bytes of this namespace is " + std::to_string(known_bytes) +
+                                  ", not " + std::to_string(bytes));
     }
     return known->second;
   }

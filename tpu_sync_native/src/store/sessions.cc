@@ -1,9 +1,9 @@
 // Sessions, groups and quarantine.
 //
-// A write lease that ends without commit or abort leaves slots that somebody may still be writing into: its own
-// process, or another one of its engine that copies under the same lease. Its slots wait until each session
-// that was in the group at that moment has drained: said so itself, or been proven gone. Sessions that join
-// later cannot know the lease.
+// A write lease that ends without commit or abort leaves slots that somebody may still be writing into: its
+// own process, or another one of its engine that copies under the same lease. Its slots wait until each
+// session that was in the group at that moment has drained: said so itself, or been proven gone. Sessions
+// that join later cannot know the lease.
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,5 +1,6 @@
 // Where free slots come from, in this order:
-//   a slab of the class with a free slot; a free slab; a chunk of the class, evicted; a slab of another class.
+//   a slab of the class with a free slot; a free slab; a chunk of the class, evicted; a slab of another
+//   class.
 //
 // A class that has evicted a slab's worth of chunks looks whether another class has a slab without pins that
 // was not touched for longer than its own coldest one; if so that slab leaves its class. So the classes share
@@ -14,7 +15,7 @@
 namespace tpu_sync_native {
 namespace {
 
-constexpr uint32_t kEvictGroup = 32;   // victims handled together, so that their cache misses overlap
+constexpr uint32_t kEvictGroup = 32;    // victims handled together, so that their cache misses overlap
 constexpr uint32_t kReclaimLooks = 64;  // slots looked at for each that may be reclaimed
 
 }  // namespace
@@ -24,18 +25,19 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
   if (slot != kNoSlot) return slot;
   if (AddSlab(size_class)) return slots.Take(size_class);
 
-  const uint32_t slab_slots =
-      std::max<uint32_t>(1, static_cast<uint32_t>(slots.slab_bytes() / slots.classes()[size_class].slot_bytes));
+  const uint32_t slab_slots = std::max<uint32_t>(
+      1, static_cast<uint32_t>(slots.slab_bytes() / slots.classes()[size_class].slot_bytes));
   if (classes[size_class].turnover >= std::min(slab_slots, slots.slots_per_slab())) {
     classes[size_class].turnover = 0;
-    if (StartRebalance(size_class, /*only_colder=*/true) && AddSlab(size_class)) return slots.Take(size_class);
+    if (StartRebalance(size_class, /*only_colder=*/true) && AddSlab(size_class))
+      return slots.Take(size_class);
   }
   // A victim in a leaving slab frees no slot that could be taken: go on until one does.
   while (slot == kNoSlot && EvictFrom(size_class, std::min(wanted, kEvictGroup), looks) > 0) {
     slot = slots.Take(size_class);
   }
-  if (slot == kNoSlot && (AddSlab(size_class) || (StartRebalance(size_class, /*only_colder=*/false) &&
-                                                  AddSlab(size_class)))) {
+  if (slot == kNoSlot &&
+      (AddSlab(size_class) || (StartRebalance(size_class, /*only_colder=*/false) && AddSlab(size_class)))) {
     slot = slots.Take(size_class);
   }
   return slot;

@@ -9,44 +9,41 @@ namespace tpu_sync_native {
 
 // Kept as the store runs; guarded by the store's mutex.
 struct StoreCounters {
-  uint64_t hits = 0;              // chunks leased
-  uint64_t misses = 0;            // chunks asked of a lease and not leased
-  uint64_t stores = 0;            // chunks committed
-  uint64_t stored_bytes = 0;      // and their bytes
-  uint64_t aborts = 0;            // reserved chunks that were not committed
-  uint64_t cleared = 0;           // chunks made unreadable by ClearNamespace, or committed after it
-  uint64_t evictions = 0;         // chunks evicted
+  uint64_t hits = 0;          // chunks leased
+  uint64_t misses = 0;        // chunks asked of a lease and not leased
+  uint64_t stores = 0;        // chunks committed
+  uint64_t stored_bytes = 0;  // and their bytes
+  uint64_t aborts = 0;        // reserved chunks that were not committed
+  uint64_t cleared = 0;       // chunks made unreadable by ClearNamespace, or committed after it
+  uint64_t evictions = 0;     // chunks evicted
   uint64_t evicted_bytes = 0;
-  uint64_t refusals = 0;          // chunks refused to a reserve: no space
-  uint64_t index_refusals = 0;    // of these, for want of a cell in the index
-  uint64_t rebalances = 0;        // slabs that changed their size class
-  uint64_t quarantines = 0;       // slots put into quarantine
+  uint64_t refusals = 0;        // chunks refused to a reserve: no space
+  uint64_t index_refusals = 0;  // of these, for want of a cell in the index
+  uint64_t rebalances = 0;      // slabs that changed their size class
+  uint64_t quarantines = 0;     // slots put into quarantine
   uint64_t expired_leases = 0;
 };
 
 // Order and names as Store::Stats returns them: counters first, then gauges.
 inline constexpr std::string_view kCounterNames[] = {
-    "hits",      "misses",        "stores",   "stored_bytes",   "aborts",     "cleared",        "evictions",
-    "evicted_bytes", "refusals", "index_refusals", "rebalances", "quarantines", "expired_leases"};
+    "hits",       "misses",      "stores",        "stored_bytes", "aborts",
+    "cleared",    "evictions",   "evicted_bytes", "refusals",     "index_refusals",
+    "rebalances", "quarantines", "expired_leases"};
 inline constexpr std::string_view kGaugeNames[] = {
-    "data_bytes",         // size of the payload file
-    "populated_bytes",    // of these, committed by the background population
-    "chunk_bytes",        // in committed chunks, readable ones
-    "slab_bytes",         // one slab
-    "slabs",              // all
-    "free_slabs",         // in no size class
-    "slots_max",          // of the index
-    "committed_slots",    // states of slots
-    "reserved_slots",
-    "quarantined_slots",
-    "stale_slots",        // committed, but of a cleared epoch: to be reclaimed
-    "pinned_slots",       // held by a read lease
-    "read_leases",
-    "write_leases",
-    "sessions",
-    "namespaces",
-    "index_bytes",        // memory of the index by now, shared and private
-    "draining",           // 1: no new leases
+    "data_bytes",       // size of the payload file
+    "populated_bytes",  // of these, committed by the background population
+    "chunk_bytes",      // in committed chunks, readable ones
+    "slab_bytes",       // one slab
+    "slabs",            // all
+    "free_slabs",       // in no size class
+    "slots_max",        // of the index
+    "committed_slots",  // states of slots
+    "reserved_slots",  "quarantined_slots",
+    "stale_slots",   // committed, but of a cleared epoch: to be reclaimed
+    "pinned_slots",  // held by a read lease
+    "read_leases",     "write_leases",      "sessions", "namespaces",
+    "index_bytes",  // memory of the index by now, shared and private
+    "draining",     // 1: no new leases
 };
 static_assert(sizeof(StoreCounters) == sizeof(uint64_t) * std::size(kCounterNames));
 

@@ -10,7 +10,8 @@ namespace tpu_sync_native {
 namespace {
 
 StoreOptions WithDefaults(const Arena& arena, StoreOptions options) {
-  if (options.slots_max == 0) options.slots_max = std::max(DefaultSlotsMax(arena.bytes()), arena.slab_count());
+  if (options.slots_max == 0)
+    options.slots_max = std::max(DefaultSlotsMax(arena.bytes()), arena.slab_count());
   if (options.slots_max < arena.slab_count() || options.slots_max == kNoSlot) {
     throw std::invalid_argument("slots_max must be at least the number of slabs, " +
                                 std::to_string(arena.slab_count()) + ", not " +

@@ -26,7 +26,7 @@
 
 namespace tpu_sync_native {
 
-class Arena;   // arena/arena.h: the mapped payload file, its slabs and how far it is pre-faulted
+class Arena;  // arena/arena.h: the mapped payload file, its slabs and how far it is pre-faulted
 
 using SessionId = uint64_t;
 using GroupId = uint64_t;
@@ -37,20 +37,20 @@ inline constexpr uint32_t kBatchKeysMax = 65536;
 
 enum class Outcome : uint8_t {
   kOk = 0,
-  kUnknownNamespace,   // no such index (or of an earlier boot)
+  kUnknownNamespace,  // no such index (or of an earlier boot)
   kUnknownSession,
-  kUnknownLease,       // never granted, already given back, or expired
-  kBadKey,             // a key's length is outside 16..64
+  kUnknownLease,  // never granted, already given back, or expired
+  kBadKey,        // a key's length is outside 16..64
   kBatchTooLarge,
-  kDraining,           // the daemon is stopping: no new leases
-  kCleared,            // commit only: the namespace was cleared since the reserve; the chunks are gone
+  kDraining,  // the daemon is stopping: no new leases
+  kCleared,   // commit only: the namespace was cleared since the reserve; the chunks are gone
 };
 
 enum class Grant : uint8_t {
   kGranted = 0,
-  kPresent,   // already committed
-  kPending,   // another writer has it reserved
-  kNoSpace,   // nothing evictable
+  kPresent,  // already committed
+  kPending,  // another writer has it reserved
+  kNoSpace,  // nothing evictable
 };
 
 struct ReadGrant {
@@ -68,13 +68,16 @@ struct WriteGrant {
 
 struct StoreOptions {
   uint64_t boot_id = 0;
-  uint32_t slots_max = 0;           // 0: DefaultSlotsMax of the arena
+  uint32_t slots_max = 0;  // 0: DefaultSlotsMax of the arena
   uint32_t namespaces_max = 1024;
-  std::string policy = "lru";       // a name in policy/registry.h
-  uint64_t lease_ms = 600'000;      // a lease not given back by then is taken back
+  std::string policy = "lru";   // a name in policy/registry.h
+  uint64_t lease_ms = 600'000;  // a lease not given back by then is taken back
 };
 
-struct Counter { std::string_view name; uint64_t value; };
+struct Counter {
+  std::string_view name;
+  uint64_t value;
+};
 
 class Store {
  public:
@@ -84,8 +87,8 @@ class Store {
   ~Store();
 
   // ---- namespaces (control path; throw std::invalid_argument) ----
-  // Index of the namespace `id` (16 bytes), made if new. Refuses another chunk size for a known id, and a chunk
-  // larger than a slab.
+  // Index of the namespace `id` (16 bytes), made if new. Refuses another chunk size for a known id, and a
+  // chunk larger than a slab.
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   // Makes every chunk of the namespace unreadable at once (epoch + 1). Returns how many were committed.
   uint64_t ClearNamespace(uint32_t ns);
@@ -109,21 +112,36 @@ class Store {
   Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);
 
   // ---- per second (called by the daemon's housekeeping thread) ----
-  void ExpireLeases(uint64_t now_ms);            // steady clock; tests pass their own time
-  uint64_t ReclaimStale(uint64_t slots_max);     // frees slots of cleared epochs; returns how many
+  void ExpireLeases(uint64_t now_ms);         // steady clock; tests pass their own time
+  uint64_t ReclaimStale(uint64_t slots_max);  // frees slots of cleared epochs; returns how many
   void SetDraining(bool draining);
 
   // ---- admin and observation ----
-  uint64_t Evict(uint32_t ns, uint64_t bytes);   // evict unpinned chunks of one namespace; bytes freed
-  std::vector<Counter> Stats() const;            // names in stats.h; gauges and monotonic counters
-  struct NamespaceStats { uint32_t index; std::string id; uint64_t chunk_bytes, epoch, chunks, bytes, hits, misses, stores, evictions; };
-  struct SessionStats { SessionId session; GroupId group; uint32_t pid; uint64_t read_leases, write_leases, pinned_slots, reserved_slots; };
-  struct ChunkInfo { std::string key; uint32_t slot, generation, pins; uint64_t offset; uint8_t state; };
+  uint64_t Evict(uint32_t ns, uint64_t bytes);  // evict unpinned chunks of one namespace; bytes freed
+  std::vector<Counter> Stats() const;           // names in stats.h; gauges and monotonic counters
+  struct NamespaceStats {
+    uint32_t index;
+    std::string id;
+    uint64_t chunk_bytes, epoch, chunks, bytes, hits, misses, stores, evictions;
+  };
+  struct SessionStats {
+    SessionId session;
+    GroupId group;
+    uint32_t pid;
+    uint64_t read_leases, write_leases, pinned_slots, reserved_slots;
+  };
+  struct ChunkInfo {
+    std::string key;
+    uint32_t slot, generation, pins;
+    uint64_t offset;
+    uint8_t state;
+  };
   std::vector<NamespaceStats> Namespaces() const;
   std::vector<SessionStats> Sessions() const;
   // Chunks of a namespace from slot `after` on (exclusive; kNoSlot = from the start), at most limit.
   std::vector<ChunkInfo> ListChunks(uint32_t ns, uint32_t after, uint32_t limit) const;
-  // Checks every invariant (docs/protocol.md) and returns the broken ones in words; empty when sound. For tests.
+  // Checks every invariant (docs/protocol.md) and returns the broken ones in words; empty when sound. For
+  // tests.
   std::vector<std::string> Audit() const;
 
   struct Impl;  // store_impl.h

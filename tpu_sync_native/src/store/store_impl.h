@@ -98,14 +98,14 @@ struct Store::Impl {
   bool AddSlab(ClassId size_class);
   bool CommitKeyTails(uint32_t slot);
   uint32_t EvictFrom(ClassId size_class, uint32_t wanted, uint32_t* looks);
-  // Starts to move the coldest slab without pins out of another class; only one colder than all of this class's
-  // when `only_colder`.
+  // Starts to move the coldest slab without pins out of another class; only one colder than all of this
+  // class's when `only_colder`.
   bool StartRebalance(ClassId to, bool only_colder);
   void DrainLeavingSlab();
   bool MakeIndexRoom(const HashedKey& key);
-  void EvictChunk(uint32_t slot);      // committed, unpinned, in its policy
+  void EvictChunk(uint32_t slot);                                       // committed, unpinned, in its policy
   void FreeChunk(uint32_t slot, const HashedKey& key, uint64_t owner);  // the same, out of its policy
-  void DropReserved(uint32_t slot);    // reserved -> free
+  void DropReserved(uint32_t slot);                                     // reserved -> free
   bool Stale(uint64_t owner) const;
   uint64_t ReclaimStale(uint64_t slots_max);
   uint64_t EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max);
@@ -114,7 +114,8 @@ struct Store::Impl {
   void OpenSession(SessionId session, GroupId group, uint32_t pid);
   void CloseSession(SessionId session, bool drained);
   std::vector<SessionId> WritersOf(GroupId group, std::optional<SessionId> except) const;
-  void EndWrite(const LeaseRecord& lease, std::vector<SessionId> writers);  // abort, or quarantine if any writer
+  void EndWrite(const LeaseRecord& lease,
+                std::vector<SessionId> writers);  // abort, or quarantine if any writer
   void EndQuarantines();
 
   // ---- namespaces.cc ----
@@ -146,12 +147,12 @@ struct Store::Impl {
   std::vector<uint32_t> key_tails_committed;  // per slab: the same for key tails
   KeyScratch scratch;
   StoreCounters counters;
-  uint64_t stale_slots = 0;      // committed under a cleared epoch
-  uint64_t chunk_bytes = 0;      // of readable chunks
+  uint64_t stale_slots = 0;  // committed under a cleared epoch
+  uint64_t chunk_bytes = 0;  // of readable chunks
   uint32_t reclaim_cursor = 0;
   uint32_t leaving_slab = kNone;
-  uint32_t drain_budget = 0;     // chunks that this call may still evict to empty a slab
-  uint64_t tick = 0;             // one for every batch
+  uint32_t drain_budget = 0;  // chunks that this call may still evict to empty a slab
+  uint64_t tick = 0;          // one for every batch
   LeaseId last_lease = 0;
   bool draining = false;
 };

@@ -1,6 +1,7 @@
 // Write leases. A reserve goes over its keys three times:
 //   1  find what is there (groups of keys, so that their cache misses overlap) and hold it for the call
-//   2  give every missing key a slot, in order; the first that finds no room ends it for those behind it, since
+//   2  give every missing key a slot, in order; the first that finds no room ends it for those behind it,
+//   since
 //      a prefix with a hole is of little use
 //   3  tell the policy, last key first
 
@@ -44,7 +45,8 @@ Grant Store::Impl::ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missin
   const NamespaceEntry& space = namespaces[ns];
   const uint64_t owner = OwnerWord(ns, space.epoch);
   SlotSnapshot snapshot;
-  if (FindKey(index.view(), key, owner, &snapshot) != kNoSlot) return Grant::kPending;  // earlier in this batch
+  if (FindKey(index.view(), key, owner, &snapshot) != kNoSlot)
+    return Grant::kPending;  // earlier in this batch
   const uint32_t slot = TakeSlot(space.size_class, missing, looks);
   if (slot == kNoSlot) return Grant::kNoSpace;
   const bool ready = key.bytes <= kKeyBytesInline || CommitKeyTails(slot);

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The C++ tests, each under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+# Builds into build/native-asan and build/native-tsan. Arguments go to ctest (for example -R store).
+# Needs cmake and ninja, from PATH or from .venv (make setup). Non-zero when a test fails or none ran.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+PATH=$PATH:$root/.venv/bin
+jobs=$(nproc 2>/dev/null || echo 2)
+
+for tool in cmake ninja; do
+  command -v "$tool" >/dev/null || { echo "$tool not found: run make setup" >&2; exit 1; }
+done
+
+run() {
+  build=$root/build/$1
+  sanitizers=$2
+  shift 2
+  cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g" \
+    -DKVTIER_TESTS=ON -DKVTIER_SANITIZE="$sanitizers" >"$build.configure.log" 2>&1 || {
+    cat "$build.configure.log" >&2
+    exit 1
+  }
+  cmake --build "$build" -j "$jobs"
+  ctest --test-dir "$build" --output-on-failure --no-tests=error --timeout 100 "$@"
+}
+
+mkdir -p "$root/build"
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+run native-asan "address;undefined" "$@"
+run native-tsan "thread" "$@"
