@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness import Daemon, bytes_of, keys_of, load, store, until
 
-from kvtier import Client, Grant, InvalidArgument, LeaseExpired, Namespace, SlotGrants, SlotLease
+from kvtier import Grant, InvalidArgument, LeaseExpired, Namespace, SlotGrants, SlotLease
 
 CHUNK = 64 << 10
 PRINT = {"model": "tiny", "layout": "adapter"}
@@ -48,7 +48,7 @@ def test_keep_commits_some_and_aborts_the_rest(daemon: Daemon) -> None:
         again = ns.reserve_slots(keys)
         assert again.grants.tolist() == [Grant.PRESENT, Grant.PRESENT, Grant.GRANTED, Grant.PRESENT]
         ns.abort_slots(again)
-        with pytest.raises(InvalidArgument, match="keep: 1 entries for a lease of 1 slots|keep: 2"):
+        with pytest.raises(InvalidArgument, match="keep: 2 entries for a lease of 1 slots"):
             ns.commit_slots(again, np.ones(2, np.uint8))
 
 
