@@ -94,7 +94,7 @@ class Books:
         return len(dropped)
 
     def settle(self, completed: Mapping[int, int], failed: Iterable[int]) -> Outcome:
-        """Workers' reports of one step: {job: how many workers finished it}, and the jobs that failed somewhere."""
+        """Workers' reports of one step: {job: how many finished it}, and jobs that failed somewhere."""
         outcome = Outcome()
         for job in failed:
             if (ticket := self._jobs.get(job)) is not None:

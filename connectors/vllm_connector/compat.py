@@ -84,7 +84,7 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
 
 
 def check_installed(version: str) -> None:
-    """ImportError with everything that does not fit, when the installed vLLM is not one we know how to serve."""
+    """ImportError naming everything that does not fit, when the installed vLLM is not one we can serve."""
     problems = misfits(SIGNATURES)
     if not in_range(version):
         low, high = (".".join(map(str, v)) for v in (VERSION_FIRST, VERSION_LAST))

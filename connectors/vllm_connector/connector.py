@@ -1,8 +1,8 @@
 """`KVTierConnector`: vLLM's `OffloadingConnector` with our spec, and with loads that may fail.
 
-Three things differ from the stock class: our spec is put in by itself, so that the user's one flag is enough; a
-failed transfer is reported (`failed_recving`, recomputed by the scheduler) where the stock class asserts; leases
-are kept in books of our own until every worker has reported, through resets and aborts.
+Three things differ from the stock class: our spec is put in by itself, so that the user's one flag is
+enough; a failed transfer is reported (`failed_recving`, recomputed by the scheduler) where the stock class
+asserts; leases are kept in books of our own until every worker has reported, through resets and aborts.
 """
 
 import logging
@@ -34,7 +34,7 @@ compat.check_installed(vllm.__version__)
 
 
 class KVTierConnector(OffloadingConnector):
-    """vLLM builds one in the scheduler and one in each worker. Only `__init__` raises: on a configuration error."""
+    """One in the scheduler and one in each worker. Only `__init__` raises: on a configuration error."""
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
@@ -127,8 +127,8 @@ def _configure(vllm_config: Any, kv_cache_config: Any) -> None:
     own = settings.parse(extra)
     if transfer.kv_load_failure_policy != own.load_failure_policy:
         logger.info(
-            "kvtier: kv_load_failure_policy is %r (vLLM's default, %r, would end a request whose load failed; "
-            "kv_connector_extra_config.load_failure_policy decides)",
+            "kvtier: kv_load_failure_policy is set to %r by kv_connector_extra_config.load_failure_policy; it "
+            "was %r (vLLM's default, 'fail', ends a request whose load failed)",
             own.load_failure_policy,
             transfer.kv_load_failure_policy,
         )

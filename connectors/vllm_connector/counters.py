@@ -25,7 +25,7 @@ DEFINITIONS: dict[str, OffloadingMetricMetadata] = {
     LOADED_CHUNKS: OffloadingCounterMetadata(documentation="Chunks loaded from the host's arena."),
     STORED_CHUNKS: OffloadingCounterMetadata(documentation="Chunks stored into the host's arena."),
     SKIPPED_CHUNKS: OffloadingCounterMetadata(
-        documentation="Chunks not stored, by reason: present already, pending in another engine, or no space.",
+        documentation="Chunks not stored: present already, pending in another engine, no space.",
         labelnames=("reason",),
     ),
     FAILED_LOADS: OffloadingCounterMetadata(

@@ -1,8 +1,8 @@
 """Everything that changes the bytes of a chunk or the meaning of its key, as one record per KV group.
 
-Two engines share chunks when these records are equal, so a forgotten field is wrong tokens and a field too many
-only a miss: when in doubt, a field is in. Block hashes cover tokens, adapters, images and salts; they do not cover
-the model, its weights, precision, layout or parallelism.
+Two engines share chunks when these records are equal, so a forgotten field is wrong tokens and a field too
+many only a miss: when in doubt, a field is in. Block hashes cover tokens, adapters, images and salts; they do
+not cover the model, its weights, precision, layout or parallelism.
 """
 
 import hashlib
@@ -106,9 +106,9 @@ def hash_record(algorithm: str) -> dict[str, str]:
 
     if not hashes_are_stable(algorithm, os.environ):
         logger.warning(
-            "kvtier: block hashes of %s start from a random seed in every process, so no other engine, and not "
-            "this one after a restart, will hit what is stored. Set --prefix-caching-hash-algo sha256_cbor, or the "
-            "same PYTHONHASHSEED for all engines.",
+            "kvtier: block hashes of %s start from a random seed in every process, so no other engine, and "
+            "not this one after a restart, will hit what is stored. Set --prefix-caching-hash-algo "
+            "sha256_cbor, or the same PYTHONHASHSEED for all engines.",
             algorithm,
         )
     return {"hash": str(algorithm), "none_hash": bytes(kv_cache_utils.NONE_HASH).hex()}

@@ -5,9 +5,9 @@ A slot holds one chunk of one group:
     [part of rank 0][part of rank 1]...            parts x part_bytes
     part: [region 0: pages of all the chunk's blocks][region 1: ...]...
 
-A region is a tensor of pages (usually one layer's). Replicated KV (MLA over tensor-parallel ranks) has one part
-that rank 0 writes and all ranks read. Scheduler and workers compute the same plan from the same configuration;
-a worker checks it against the tensors that it is really given.
+A region is a tensor of pages (usually one layer's). Replicated KV (MLA over tensor-parallel ranks) has one
+part that rank 0 writes and all ranks read. Scheduler and workers compute the same plan from the same
+configuration; a worker checks it against the tensors that it is really given.
 """
 
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ def block_positions(
 
     counts: chunks per group in the job; group_sizes: blocks per group; block_indices: per group, the logical
     index of its first block. A load may begin and end within a chunk; a store must fill its chunks
-    (whole_chunks), as a chunk with a hole would be read by others. None: the job's blocks do not fit its chunks.
+    (whole_chunks), as a chunk with a hole would be read by others. None: blocks and chunks do not fit.
     """
     if not len(plans) == len(counts) == len(group_sizes) == len(block_indices):
         return None

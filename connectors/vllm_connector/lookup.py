@@ -31,7 +31,7 @@ class RequestView:
         block_hashes: Sequence[bytes],
         computed_tokens: int,
     ) -> None:
-        """block_hashes: the request's, one per `tokens_per_hash` tokens; computed_tokens: held by the engine."""
+        """block_hashes: one per `tokens_per_hash` tokens; computed_tokens: what the engine holds itself."""
         self.chunks_asked = 0
         self.chunks_hit = 0
         self._groups: dict[bytes, _Prefix | _Window] = {}

@@ -62,8 +62,8 @@ class KVTierManager(OffloadingManager):
         attached: Callable[[], bool],
         close: Callable[[], None],
     ) -> None:
-        """open_namespaces: one per plan, or none when nothing can be cached; called at the first request, as only
-        then vLLM's hash seed is known. close: ends the session."""
+        """open_namespaces: one per plan, or none when nothing can be cached; called at the first request, as
+        only then vLLM's hash seed is known. close: ends the session."""
         self._plans = tuple(plans)
         self._groups = {group_suffix(plan): place for place, plan in enumerate(self._plans)}
         self._open = open_namespaces
@@ -96,7 +96,7 @@ class KVTierManager(OffloadingManager):
         self._touched.discard(req_context.req_id)
 
     def mark_bad(self, request_ids: Collection[str]) -> None:
-        """Loads of these failed: until they end they are misses, or the scheduler would ask and fail for ever."""
+        """Loads of these failed: they are misses until they end, or the scheduler would try for ever."""
         self._bad.update(rid for rid in request_ids if rid in self._views)
 
     # ---- lookup ----
@@ -176,7 +176,7 @@ class KVTierManager(OffloadingManager):
         return PrepareStoreOutput(keys_to_store=granted, store_spec=spec, evicted_keys=[])
 
     def _by_group(self, keys: Collection[OffloadKey]) -> list[tuple[int, list[bytes]]]:
-        """Keys of one job by place of their group; the framework gives them group after group, in its order."""
+        """Keys of one job by place of their group; the framework gives them group after group, in order."""
         runs = groupby(keys, key=lambda key: key[-4:])
         return [(self._groups[suffix], [key[:-4] for key in run]) for suffix, run in runs]
 
@@ -210,7 +210,7 @@ class KVTierManager(OffloadingManager):
 
     @guarded(nothing)
     def bind_jobs(self, load_jobs: Mapping[int, Any], store_jobs: Mapping[int, Any]) -> None:
-        """The jobs of this step, as they go to the workers. A store that does not fill its chunks is voided."""
+        """The jobs of this step, as they go to the workers. A store with a hole in a chunk is voided."""
         for job, transfer in load_jobs.items():
             self._bind(job, transfer.src_spec, transfer.dst_spec, is_store=False)
         for job, transfer in store_jobs.items():

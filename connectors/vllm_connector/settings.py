@@ -46,7 +46,7 @@ OWN_KEYS = tuple(field.name for field in fields(Settings))
 
 
 def parse(extra: Mapping[str, Any]) -> Settings:
-    """Settings out of `kv_connector_extra_config`. ValueError names the key, its value and what is allowed."""
+    """Settings out of `kv_connector_extra_config`. ValueError names key, value and what is allowed."""
     for key, value in extra.items():
         if key in INJECTED:
             if value != INJECTED[key]:

@@ -1,7 +1,7 @@
 """The out-of-tree `OffloadingSpec`: where vLLM's framework gets our manager and our worker.
 
-The framework builds it from an `OffloadingConfig` alone. What else is needed (the engine's whole configuration)
-stands in a context variable while `KVTierConnector` is being built.
+The framework builds it from an `OffloadingConfig` alone. What else is needed (the engine's whole
+configuration) stands in a context variable while `KVTierConnector` is being built.
 """
 
 import logging

@@ -43,15 +43,15 @@ def weights_identity(
     if revision and len(revision) == 40 and all(c in "0123456789abcdef" for c in revision):
         return f"commit:{revision}"
     logger.warning(
-        "kvtier: cannot tell which weights %s has (no local files, no commit): this engine shares its cache with "
-        "no other process. Set weights_id in kv_connector_extra_config, or a commit as --revision.",
+        "kvtier: cannot tell which weights %s has (no local files, no commit): this engine shares its cache "
+        "with no other process. Set weights_id in kv_connector_extra_config, or a commit as --revision.",
         model,
     )
     return f"unknown:{secrets.token_hex(16)}"
 
 
 def digest_of(path: Path) -> str:
-    """Digest of a checkpoint: configuration in full; of weight files name, size, header and samples all over."""
+    """Digest of a checkpoint: configuration in full; of weight files name, size, header, samples."""
     digest = hashlib.sha256()
     files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
     for file in files:

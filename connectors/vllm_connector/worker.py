@@ -1,8 +1,8 @@
 """Worker side: jobs of the framework to the native copy engine, and back what became of them.
 
-Each worker process has a session of its own in its engine's group. Its copy engine serves one attachment: after
-a reattachment a new one takes over (a new `Lane`), and the old one finishes what it was given. A job from another
-daemon life than the lane's fails at once; the scheduler has lost its leases too.
+Each worker process has a session of its own in its engine's group. Its copy engine serves one attachment:
+after a reattachment a new one takes over (a new `Lane`), and the old one finishes what it was given. A job
+from another daemon life than the lane's fails at once; the scheduler has lost its leases too.
 
 All methods run on the worker's main thread, except `_attached`.
 """
