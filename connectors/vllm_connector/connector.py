@@ -127,8 +127,8 @@ def _configure(vllm_config: Any, kv_cache_config: Any) -> None:
     own = settings.parse(extra)
     if transfer.kv_load_failure_policy != own.load_failure_policy:
         logger.info(
-            "kvtier: kv_load_failure_policy is set to %r by kv_connector_extra_config.load_failure_policy; it "
-            "was %r (vLLM's default, 'fail', ends a request whose load failed)",
+            "kvtier: kv_load_failure_policy is set to %r by kv_connector_extra_config.load_failure_policy; "
+            "it was %r (vLLM's default, 'fail', ends a request whose load failed)",
             own.load_failure_policy,
             transfer.kv_load_failure_policy,
         )

@@ -1,0 +1,6 @@
+"""These tests need the engine's package, not a running engine."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

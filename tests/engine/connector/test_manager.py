@@ -1,0 +1,286 @@
+"""The scheduler's side against a truthful fake of the client."""
+
+from types import SimpleNamespace
+
+import pytest
+from fakes import FakeNamespace
+from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.vllm_connector.layout import GroupPlan
+from kvtier_connectors.vllm_connector.manager import KVTierManager
+from vllm.v1.kv_offload.base import GPULoadStoreSpec, LookupResult, ReqContext, make_offload_key
+
+PLANS = (GroupPlan(0, 16, 2, 2, 64, 2, False), GroupPlan(1, 16, 2, 2, 32, 2, True))
+
+
+def hashes(count, start=0):
+    return [number.to_bytes(32, "big") for number in range(start, start + count)]
+
+
+def keys(group, block_hashes):
+    """Offload keys of the whole chunks (two blocks each)."""
+    return [make_offload_key(h, group) for h in block_hashes[1::2]]
+
+
+class Scheduler:
+    """Drives a manager as vLLM's framework does."""
+
+    def __init__(self, plans=PLANS[:1], workers=2):
+        self.spaces = [FakeNamespace() for _ in plans]
+        self.plans = plans
+        self.manager = KVTierManager(
+            plans, lambda: self.spaces, workers=workers, attached=lambda: True, close=lambda: None
+        )
+        self.jobs = 0
+
+    @property
+    def space(self):
+        return self.spaces[0]
+
+    def request(self, name="r", block_hashes=()):
+        context = ReqContext(req_id=name)
+        self.manager.on_new_request(context)
+        return context
+
+    def hits(self, context, block_hashes, group=0, computed=0):
+        self.manager.begin_lookup(context.req_id, block_hashes, computed)
+        count = 0
+        for key in keys(group, block_hashes)[computed // 32 :]:
+            if self.manager.lookup(key, context) is not LookupResult.HIT:
+                break
+            count += 1
+        return count
+
+    def device(self, counts, blocks=None):
+        sizes = blocks or [
+            count * plan.blocks_per_chunk for count, plan in zip(counts, self.plans, strict=True)
+        ]
+        return GPULoadStoreSpec(list(range(sum(sizes))), sizes, [0] * len(sizes))
+
+    def start(self, spec, *, is_store, blocks=None):
+        counts = spec.counts or [0] * len(self.plans)
+        device = self.device(counts, blocks)
+        job, self.jobs = self.jobs, self.jobs + 1
+        transfer = SimpleNamespace(
+            src_spec=device if is_store else spec, dst_spec=spec if is_store else device
+        )
+        self.manager.bind_jobs({} if is_store else {job: transfer}, {job: transfer} if is_store else {})
+        return job
+
+    def store(self, context, block_hashes, *, failed=False):
+        output = self.manager.prepare_store(keys(0, block_hashes), context)
+        if output.keys_to_store:
+            job = self.start(output.store_spec, is_store=True)
+            self.manager.settle({job: 2}, {job} if failed else ())
+        return output
+
+
+@pytest.fixture(autouse=True)
+def no_fault():
+    """A guarded fault would hide behind its fallback."""
+    guard.faults.clear()
+    yield
+    assert guard.fault_count() == 0
+
+
+def test_store_then_hit_then_load():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    assert s.hits(context, blocks) == 0
+    assert len(s.store(context, blocks).keys_to_store) == 4
+    assert s.hits(context, blocks) == 4
+    spec = s.manager.prepare_load(keys(0, blocks), context)
+    assert not spec.void
+    assert (spec.counts, spec.boot_id, spec.chunk_bytes) == ((4,), 77, (256,))
+    assert spec.offsets.tolist() == [0, 4096, 8192, 12288]
+    job = s.start(spec, is_store=False)
+    assert s.manager.jobs_out == 1
+    s.manager.settle({job: 1}, ())
+    assert len(s.space.leases) == 1
+    s.manager.settle({job: 1}, ())
+    assert s.space.leases == {}
+    assert s.manager.jobs_out == 0
+
+
+def test_one_lookup_per_question_however_many_keys():
+    s, blocks = Scheduler(), hashes(400)
+    context = s.request()
+    s.store(context, blocks)
+    s.space.lookups = 0
+    assert s.hits(context, blocks) == 200
+    assert s.space.lookups == 1
+
+
+def test_only_what_is_missing_is_stored():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    s.store(context, blocks[:4])
+    output = s.manager.prepare_store(keys(0, blocks), context)
+    assert output.keys_to_store == keys(0, blocks)[2:]
+    assert output.store_spec.counts == (2,)
+    again = s.manager.prepare_store(keys(0, blocks), context)
+    assert again.keys_to_store == []
+
+
+def test_a_failed_store_leaves_nothing():
+    s, blocks = Scheduler(), hashes(4)
+    s.store(s.request(), blocks, failed=True)
+    assert s.space.log == [("abort", 1)]
+    assert s.space.present == {}
+    assert s.space.pending == set()
+
+
+def test_a_chunk_with_a_hole_is_not_committed():
+    s, blocks = Scheduler(), hashes(4)
+    context = s.request()
+    output = s.manager.prepare_store(keys(0, blocks), context)
+    job = s.start(output.store_spec, is_store=True, blocks=[3])
+    assert output.store_spec.void
+    s.manager.settle({job: 2}, ())
+    assert s.space.log == [("abort", 1)]
+
+
+def test_a_lease_that_grants_less_fails_the_job_and_the_request_is_not_asked_again():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    s.store(context, blocks)
+    assert s.hits(context, blocks) == 4
+    del s.space.present[blocks[5]]
+    spec = s.manager.prepare_load(keys(0, blocks), context)
+    assert spec.void
+    job = s.start(spec, is_store=False)
+    s.manager.settle({job: 2}, {job})
+    assert s.space.leases == {}
+    assert s.hits(context, blocks) == 0
+    other = s.request("other")
+    assert s.hits(other, blocks) == 2
+
+
+def test_a_failed_load_is_remembered_until_the_request_ends():
+    s, blocks = Scheduler(), hashes(4)
+    context = s.request()
+    s.store(context, blocks)
+    job = s.start(s.manager.prepare_load(keys(0, blocks), context), is_store=False)
+    s.manager.settle({job: 2}, {job})
+    assert s.hits(context, blocks) == 0
+    s.manager.on_request_finished(context)
+    assert s.hits(s.request(), blocks) == 2
+
+
+def test_a_load_that_fails_after_its_request_ended_leaves_no_memory():
+    s, blocks = Scheduler(), hashes(4)
+    context = s.request()
+    s.store(context, blocks)
+    job = s.start(s.manager.prepare_load(keys(0, blocks), context), is_store=False)
+    s.manager.on_request_finished(context)
+    assert len(s.space.leases) == 1
+    s.manager.settle({job: 2}, {job})
+    assert s.space.leases == {}
+    assert s.manager._bad == set()
+    assert s.manager._views == {}
+
+
+def test_daemon_lost_between_lookup_and_lease():
+    s, blocks = Scheduler(), hashes(4)
+    context = s.request()
+    s.store(context, blocks)
+    s.space.lost = True
+    assert s.manager.prepare_load(keys(0, blocks), context).void
+    assert s.manager.prepare_store(keys(0, hashes(4, 50)), context).keys_to_store == []
+    assert s.hits(context, blocks) == 0
+
+
+def test_two_groups_have_leases_of_their_own():
+    s, blocks = Scheduler(PLANS), hashes(4)
+    context = s.request()
+    both = keys(0, blocks) + keys(1, blocks)
+    output = s.manager.prepare_store(both, context)
+    assert output.keys_to_store == both
+    assert output.store_spec.counts == (2, 2)
+    job = s.start(output.store_spec, is_store=True)
+    s.manager.settle({job: 2}, ())
+    spec = s.manager.prepare_load(keys(0, blocks) + keys(1, blocks)[1:], context)
+    assert spec.counts == (2, 1)
+    s.manager.settle({s.start(spec, is_store=False): 2}, ())
+    assert [space.leases for space in s.spaces] == [{}, {}]
+
+
+def test_the_second_group_failing_gives_the_first_ones_slots_back():
+    s, blocks = Scheduler(PLANS), hashes(4)
+    context = s.request()
+    s.spaces[1].lost = True
+    assert s.manager.prepare_store(keys(0, blocks) + keys(1, blocks), context).keys_to_store == []
+    assert s.spaces[0].log == [("abort", 1)]
+
+
+def test_groups_of_two_daemon_lives_are_not_mixed():
+    s, blocks = Scheduler(PLANS), hashes(4)
+    context = s.request()
+    s.spaces[1].boot_id = 78
+    output = s.manager.prepare_store(keys(0, blocks) + keys(1, blocks), context)
+    assert output.store_spec.void
+    s.manager.settle({s.start(output.store_spec, is_store=True): 2}, ())
+    assert [space.leases for space in s.spaces] == [{}, {}]
+    assert s.spaces[0].present == {}
+
+
+def test_a_full_tier_stores_what_fits():
+    s, blocks = Scheduler(), hashes(8)
+    s.space.capacity = 3
+    assert s.store(s.request(), blocks).keys_to_store == keys(0, blocks)[:3]
+
+
+def test_reset_makes_everything_a_miss_and_late_jobs_settle():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    s.store(context, blocks[:4])
+    load = s.start(s.manager.prepare_load(keys(0, blocks[:4]), context), is_store=False)
+    store = s.start(s.manager.prepare_store(keys(0, blocks[4:]), context).store_spec, is_store=True)
+    s.manager.reset_cache()
+    assert s.space.cleared == 1
+    assert s.hits(context, blocks) == 0
+    assert len(s.space.leases) == 2
+    s.manager.settle({load: 2, store: 2}, {load})
+    assert s.space.leases == {}
+
+
+def test_a_reset_that_the_daemon_has_not_confirmed_blocks_lookup_and_store():
+    s, blocks = Scheduler(), hashes(4)
+    context = s.request()
+    s.store(context, blocks)
+    s.space.clear_fails = True
+    s.manager.reset_cache()
+    assert s.hits(context, blocks) == 0
+    assert s.manager.prepare_store(keys(0, hashes(4, 50)), context).keys_to_store == []
+    s.space.clear_fails = False
+    assert s.hits(context, blocks) == 0
+    assert s.space.cleared == 1
+    assert len(s.manager.prepare_store(keys(0, hashes(4, 50)), context).keys_to_store) == 2
+
+
+def test_what_the_engine_holds_itself_is_touched_once():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    for _ in range(3):
+        s.hits(context, blocks, computed=70)
+    assert s.space.touched == [blocks[1], blocks[3]]
+
+
+def test_counters_say_what_happened():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    s.store(context, blocks)
+    s.hits(context, blocks)
+    s.manager.on_request_finished(context)
+    counts = s.manager.get_stats().reduce()
+    assert counts["vllm:kvtier_attached"] == 1
+    assert counts["vllm:kvtier_stored_chunks"] == 4
+    assert counts["vllm:kvtier_hit_chunks"] == 4
+    assert s.manager.get_stats() is None
+
+
+def test_nothing_is_asked_of_an_engine_that_cannot_cache():
+    s = Scheduler()
+    s.spaces = []
+    context = s.request()
+    assert s.hits(context, hashes(4)) == 0
+    assert s.manager.prepare_store(keys(0, hashes(4)), context).keys_to_store == []

@@ -1,0 +1,185 @@
+"""The worker's side: what reaches the copy engine, and that every job is reported once."""
+
+import numpy as np
+import pytest
+from fakes import FakeClient
+from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.vllm_connector.layout import GroupPlan
+from kvtier_connectors.vllm_connector.transfer import SlotSpec, WorkerReport
+from kvtier_connectors.vllm_connector.worker import AbsentWorker, KVTierWorker
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
+from vllm.v1.kv_offload.base import GPULoadStoreSpec
+
+PLANS = (GroupPlan(0, 16, 2, 2, 64, 2, False), GroupPlan(1, 16, 2, 2, 32, 2, True))
+REGIONS = [[(1000, 32, 32), (5000, 32, 32)], [(1000, 32, 32)]]
+CHUNK_BYTES = tuple(plan.chunk_bytes for plan in PLANS)
+
+
+def spec(counts=(2, 1), boot_id=7, **changes):
+    total = sum(counts)
+    slots = np.arange(total, dtype=np.uint32)
+    fields = {
+        "ticket": 1,
+        "boot_id": boot_id,
+        "counts": counts,
+        "chunk_bytes": CHUNK_BYTES,
+        "slots": slots,
+        "generations": slots,
+        "offsets": slots.astype(np.uint64),
+    }
+    return SlotSpec(**{**fields, **changes})
+
+
+def device(sizes=(4, 2), indices=(0, 0)):
+    return GPULoadStoreSpec(list(range(10, 10 + sum(sizes))), list(sizes), list(indices))
+
+
+@pytest.fixture
+def client():
+    return FakeClient()
+
+
+@pytest.fixture
+def worker(client):
+    guard.faults.clear()
+    one = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=1, copy_threads=0)
+    client.attach(7)
+    return one
+
+
+def outcome(worker):
+    """{job: succeeded} of what ended."""
+    finished = worker.get_finished()
+    assert all(result.success for result in finished)  # the framework asserts it
+    failed = worker.take_failed()
+    return {result.job_id: result.job_id not in failed for result in finished}
+
+
+def test_layouts_put_this_rank_into_its_part(client, worker):
+    assert client.engines[0].layouts == [(REGIONS[0], 100, 2, 128), (REGIONS[1], 100, 2, 64)]
+
+
+def test_a_store_reaches_the_engine(client, worker):
+    assert worker.submit_store(3, device(), spec())
+    direction, layouts, sizes, blocks, positions, refs = client.engines[0].submitted[3]
+    assert (direction, layouts, sizes) == ("store", [0, 1], [4, 2])
+    assert blocks == [10, 11, 12, 13, 14, 15]
+    assert positions == [0, 1, 2, 3, 4, 5]
+    assert len(refs[0]) == 3
+    assert outcome(worker) == {}
+    client.engines[0].end(3)
+    assert outcome(worker) == {3: True}
+    assert outcome(worker) == {}
+
+
+def test_a_load_may_begin_within_a_chunk(client, worker):
+    worker.submit_load(4, spec(), device((3, 1), (5, 9)))
+    assert client.engines[0].submitted[4][4] == [1, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        spec(void=True),
+        spec(boot_id=8),
+        spec(chunk_bytes=(1, 2)),
+        spec(counts=(1, 1)),
+        object(),
+    ],
+    ids=["void", "other daemon life", "other plan", "blocks without chunks", "foreign"],
+)
+def test_what_cannot_be_copied_is_a_failed_job_reported_once(client, worker, bad):
+    assert worker.submit_load(5, bad, device())
+    assert worker.submit_store(6, device(), bad)
+    assert client.engines[0].submitted == {}
+    assert outcome(worker) == {5: False, 6: False}
+    assert outcome(worker) == {}
+
+
+def test_no_daemon_yet(client):
+    worker = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=0, copy_threads=0)
+    worker.submit_load(1, spec(), device())
+    assert outcome(worker) == {1: False}
+    client.attach(7)
+    worker.submit_load(2, spec(), device())
+    assert 2 in client.engines[0].submitted
+
+
+def test_the_native_engines_failure_is_the_jobs(client, worker):
+    worker.submit_load(1, spec(), device())
+    client.engines[0].end(1, ok=False)
+    assert outcome(worker) == {1: False}
+
+
+def test_a_fault_in_the_native_engine_is_a_failed_job(client, worker):
+    def broken(*_):
+        raise ValueError("bad region")
+
+    client.engines[0].submit = broken
+    worker.submit_load(1, spec(), device())
+    assert outcome(worker) == {1: False}
+    assert guard.fault_count() == 1
+
+
+def test_after_a_reattachment_the_old_engine_finishes_what_it_has(client, worker):
+    worker.submit_load(1, spec(), device())
+    client.attach(9)
+    worker.submit_load(2, spec(boot_id=9), device())
+    worker.submit_load(3, spec(boot_id=7), device())
+    old, new = client.engines
+    assert list(new.submitted) == [2]
+    assert outcome(worker) == {3: False}
+    assert not old.closed
+    old.end(1)
+    new.end(2)
+    assert outcome(worker) == {1: True, 2: True}
+    assert old.closed
+    assert not new.closed
+
+
+def test_flush_waits_for_its_jobs_only(client, worker):
+    worker.submit_store(1, device(), spec())
+    worker.submit_store(2, device(), spec())
+    worker.wait({2, 99})
+    assert client.engines[0].waits == [[2]]
+
+
+def test_a_store_that_does_not_end_in_time_does_not_count(client, worker):
+    worker.submit_store(1, device(), spec())
+    client.engines[0].stuck = True
+    worker.wait({1})
+    client.engines[0].end(1)
+    assert outcome(worker) == {1: False}
+    assert worker._doomed == set()
+
+
+def test_outdated_loads_fail(client, worker):
+    worker.submit_load(1, spec(), device())
+    worker.doom({1, 50})
+    client.engines[0].end(1)
+    assert outcome(worker) == {1: False}
+    assert worker._doomed == set()
+
+
+def test_shutdown_finishes_copies_before_the_session_ends(client, worker):
+    worker.shutdown()
+    assert client.engines[0].closed
+    assert client.closed
+
+
+def test_a_worker_without_backend_fails_everything_once():
+    worker = AbsentWorker()
+    worker.submit_store(1, device(), spec())
+    worker.submit_load(2, spec(), device())
+    worker.wait({1, 2})
+    assert outcome(worker) == {1: False, 2: False}
+    assert outcome(worker) == {}
+
+
+def test_reports_of_workers_add_up_in_any_order():
+    ours = WorkerReport({1: 1, 2: 1}, failed_jobs={2})
+    other = WorkerReport({1: 1}, failed_jobs={1})
+    for merged in (ours.aggregate(other), other.aggregate(ours)):
+        assert merged.completed_jobs == {1: 2, 2: 1}
+        assert merged.failed_jobs == {1, 2}
+    assert ours.aggregate(OffloadingWorkerMetadata({2: 1})).failed_jobs == {2}
