@@ -1,7 +1,7 @@
 """Index, slots, leases, epochs, sessions and quarantine against a small truthful model.
 
 The exact machine runs twice: through the `Store` methods (as gRPC does) and through a `Session` over a real
-ring (as engines do). Its arena is larger than anything it can fill, so that nothing is evicted and every answer
+ring (as engines do). Its arena is larger than anything it can fill, so nothing is evicted and every answer
 is predicted to the slot. Eviction has a machine of its own, which predicts less: what is pinned stays, and a
 hit holds what was written last.
 """

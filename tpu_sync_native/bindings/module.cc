@@ -11,8 +11,6 @@ namespace py = pybind11;
 
 namespace tpu_sync_native {
 
-[[gnu::weak]] void BindStore(py::module_&) {}
-
 namespace {
 
 py::dict BuildInfo() {

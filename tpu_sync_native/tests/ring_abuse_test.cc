@@ -122,7 +122,6 @@ TEST(RandomBytesHurtNobodyElse) {
       std::memcpy(record, &header, sizeof(header));
       tail += 64 * (1 + random() % 64);
       ring.header().request_tail.store(random() % 32 == 0 ? random() : tail);
-      daemon.server->Start();  // no second thread: it runs already
       Doorbell::Open(daemon.doorbell.get()).Ring();
     }
     Ask(*honest, {.op = Op::kPing});
@@ -162,8 +161,6 @@ TEST(RecordsThatChangeWhileTheyAreRead) {
   }
   daemon.server->Start();
   const auto honest = daemon.Attach(1);
-  uint64_t reattached = 2;
-  std::unique_ptr<Session> writer;
   for (uint64_t round = 0; round < 400; ++round) {
     const Keys keys(round * 8, 8);
     const Outgoing reserve{.op = Op::kReserve, .ns = daemon.ns, .keys = &keys.batch()};
@@ -173,7 +170,7 @@ TEST(RecordsThatChangeWhileTheyAreRead) {
   CHECK(kill(child, SIGKILL) == 0);
   CHECK(waitpid(child, nullptr, 0) == child);
   Ask(*honest, {.op = Op::kPing});
-  daemon.Detach(reattached);
+  daemon.Detach(2);
   for (const std::string& broken : daemon.store->Audit()) Fail(__FILE__, __LINE__, "audit:", broken);
 }
 

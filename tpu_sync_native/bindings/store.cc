@@ -1,0 +1,251 @@
+// Store: the daemon side; owns the arena, the native store and the thread that
+// serves the rings.
+#include "store/store.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "arena/arena.h"
+#include "bindings.h"
+#include "gil.h"
+#include "grants.h"
+#include "keys.h"
+#include "policy/registry.h"
+#include "ring/ring_server.h"
+
+namespace py = pybind11;
+
+namespace tpu_sync_native {
+namespace {
+
+class PyStore {
+ public:
+  PyStore(int data_fd, int meta_fd, int doorbell_fd, uint64_t dram_bytes, uint64_t slab_bytes,
+          uint32_t slots_max, const std::string& policy, uint64_t boot_id, uint64_t lease_ms) {
+    StoreOptions options;
+    options.boot_id = boot_id;
+    options.slots_max = slots_max;
+    options.policy = policy;
+    options.lease_ms = lease_ms;
+    arena_ = std::make_shared<Arena>(data_fd, dram_bytes,
+                                     slab_bytes == 0 ? DefaultSlabBytes(dram_bytes) : slab_bytes);
+    store_ = std::make_unique<Store>(arena_, meta_fd, options);
+    server_ = std::make_unique<RingServer>(*store_, doorbell_fd);
+  }
+
+  ~PyStore() { Stop(); }
+
+  void Start() {
+    arena_->StartPopulation();
+    server_->Start();
+  }
+
+  void Stop() {
+    const py::gil_scoped_release release;
+    server_->Stop();
+    arena_->StopPopulation();
+  }
+
+  uint64_t PopulatedBytes() const { return arena_->populated_bytes(); }
+
+  std::optional<std::string> PopulationError() const {
+    std::string error = arena_->population_error();
+    if (error.empty()) return std::nullopt;
+    return error;
+  }
+
+  uint32_t OpenNamespace(const py::bytes& id, uint64_t chunk_bytes) {
+    const std::string text = id;
+    return WithoutGil([&] { return store_->OpenNamespace(text, chunk_bytes); });
+  }
+
+  uint64_t ClearNamespace(uint32_t ns) {
+    return WithoutGil([&] { return store_->ClearNamespace(ns); });
+  }
+
+  void OpenSession(SessionId session, GroupId group, uint32_t pid, std::optional<int> ring_fd) {
+    const py::gil_scoped_release release;
+    store_->OpenSession(session, group, pid);
+    if (!ring_fd) return;
+    try {
+      server_->Add(session, *ring_fd);
+    } catch (...) {
+      store_->CloseSession(session, /*drained=*/true);
+      throw;
+    }
+  }
+
+  // What the session had posted counts; then its leases go back.
+  void CloseSession(SessionId session, bool drained) {
+    const py::gil_scoped_release release;
+    server_->Remove(session);
+    store_->CloseSession(session, drained);
+  }
+
+  uint32_t Lookup(uint32_t ns, const py::object& keys) const {
+    const PackedKeys packed(keys);
+    return WithoutGil([&] { return store_->LongestPrefix(ns, packed.batch()); });
+  }
+
+  PyReadGrant Lease(SessionId session, uint32_t ns, const py::object& keys) {
+    const PackedKeys packed(keys);
+    const ReadGrant grant = WithoutGil([&] { return store_->Lease(session, ns, packed.batch()); });
+    return ToPython(grant.outcome, grant.lease, grant.slots, ns, session);
+  }
+
+  PyWriteGrant Reserve(SessionId session, uint32_t ns, const py::object& keys) {
+    const PackedKeys packed(keys);
+    const WriteGrant grant = WithoutGil([&] { return store_->Reserve(session, ns, packed.batch()); });
+    return ToPython(grant.outcome, grant.lease, grant.grants, grant.slots, ns, session, packed.batch().count);
+  }
+
+  void Release(SessionId session, LeaseId lease) {
+    CheckOutcome(WithoutGil([&] { return store_->Release(session, lease); }), lease, 0, session);
+  }
+
+  bool Commit(SessionId session, LeaseId lease, const py::object& keep) {
+    const std::vector<uint8_t> bits = PackKeep(keep);
+    return CheckOutcome(WithoutGil([&] { return store_->Commit(session, lease, bits); }), lease, 0, session);
+  }
+
+  void Abort(SessionId session, LeaseId lease) {
+    CheckOutcome(WithoutGil([&] { return store_->Abort(session, lease); }), lease, 0, session);
+  }
+
+  void Touch(SessionId session, uint32_t ns, const py::object& keys) {
+    const PackedKeys packed(keys);
+    CheckOutcome(WithoutGil([&] { return store_->Touch(session, ns, packed.batch()); }), 0, ns, session);
+  }
+
+  void SetDraining(bool draining) {
+    WithoutGil([&] { store_->SetDraining(draining); });
+  }
+
+  void ExpireLeases(uint64_t now_ms) {
+    WithoutGil([&] { store_->ExpireLeases(now_ms); });
+  }
+
+  uint64_t Evict(uint32_t ns, uint64_t bytes) {
+    return WithoutGil([&] { return store_->Evict(ns, bytes); });
+  }
+
+  py::dict Stats() const {
+    std::vector<Counter> counters;
+    {
+      const py::gil_scoped_release release;
+      counters = store_->Stats();
+      for (const Counter& counter : server_->Counters()) counters.push_back(counter);
+    }
+    py::dict stats;
+    for (const Counter& counter : counters) stats[py::str(std::string(counter.name))] = counter.value;
+    return stats;
+  }
+
+  py::list Namespaces() const {
+    const auto all = WithoutGil([&] { return store_->Namespaces(); });
+    py::list rows;
+    for (const Store::NamespaceStats& ns : all) {
+      py::dict row;
+      row["index"] = ns.index;
+      row["id"] = py::bytes(ns.id);
+      row["chunk_bytes"] = ns.chunk_bytes;
+      row["epoch"] = ns.epoch;
+      row["chunks"] = ns.chunks;
+      row["bytes"] = ns.bytes;
+      row["hits"] = ns.hits;
+      row["misses"] = ns.misses;
+      row["stores"] = ns.stores;
+      row["evictions"] = ns.evictions;
+      rows.append(row);
+    }
+    return rows;
+  }
+
+  py::list Sessions() const {
+    const auto all = WithoutGil([&] { return store_->Sessions(); });
+    py::list rows;
+    for (const Store::SessionStats& session : all) {
+      py::dict row;
+      row["session"] = session.session;
+      row["group"] = session.group;
+      row["pid"] = session.pid;
+      row["read_leases"] = session.read_leases;
+      row["write_leases"] = session.write_leases;
+      row["pinned_slots"] = session.pinned_slots;
+      row["reserved_slots"] = session.reserved_slots;
+      rows.append(row);
+    }
+    return rows;
+  }
+
+  py::list ListChunks(uint32_t ns, std::optional<uint32_t> after, uint32_t limit) const {
+    const auto chunks = WithoutGil([&] { return store_->ListChunks(ns, after.value_or(kNoSlot), limit); });
+    py::list rows;
+    for (const Store::ChunkInfo& chunk : chunks) {
+      py::dict row;
+      row["key"] = py::bytes(chunk.key);
+      row["slot"] = chunk.slot;
+      row["generation"] = chunk.generation;
+      row["pins"] = chunk.pins;
+      row["offset"] = chunk.offset;
+      row["state"] = chunk.state;
+      rows.append(row);
+    }
+    return rows;
+  }
+
+  std::vector<std::string> Audit() const {
+    return WithoutGil([&] { return store_->Audit(); });
+  }
+
+ private:
+  // Destroyed in reverse: the server first, for it uses the store, which uses
+  // the arena.
+  std::shared_ptr<Arena> arena_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<RingServer> server_;
+};
+
+}  // namespace
+
+void BindStore(py::module_& module) {
+  py::class_<PyStore>(module, "Store")
+      .def(py::init<int, int, int, uint64_t, uint64_t, uint32_t, const std::string&, uint64_t, uint64_t>(),
+           py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"), py::arg("doorbell_fd"),
+           py::arg("dram_bytes"), py::arg("slab_bytes") = 0, py::arg("slots_max") = 0,
+           py::arg("policy") = "lru", py::arg("boot_id"), py::arg("lease_ms") = 600'000)
+      .def("start", &PyStore::Start)
+      .def("stop", &PyStore::Stop)
+      .def("populated_bytes", &PyStore::PopulatedBytes)
+      .def("population_error", &PyStore::PopulationError)
+      .def("open_namespace", &PyStore::OpenNamespace, py::arg("id"), py::arg("chunk_bytes"))
+      .def("clear_namespace", &PyStore::ClearNamespace, py::arg("ns"))
+      .def("open_session", &PyStore::OpenSession, py::arg("session"), py::arg("group"), py::arg("pid"),
+           py::arg("ring_fd"))
+      .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"))
+      .def("lookup", &PyStore::Lookup, py::arg("ns"), py::arg("keys"))
+      .def("lease", &PyStore::Lease, py::arg("session"), py::arg("ns"), py::arg("keys"))
+      .def("release", &PyStore::Release, py::arg("session"), py::arg("lease"))
+      .def("reserve", &PyStore::Reserve, py::arg("session"), py::arg("ns"), py::arg("keys"))
+      .def("commit", &PyStore::Commit, py::arg("session"), py::arg("lease"), py::arg("keep") = py::none())
+      .def("abort", &PyStore::Abort, py::arg("session"), py::arg("lease"))
+      .def("touch", &PyStore::Touch, py::arg("session"), py::arg("ns"), py::arg("keys"))
+      .def("set_draining", &PyStore::SetDraining, py::arg("draining"))
+      .def("expire_leases", &PyStore::ExpireLeases, py::arg("now_ms"))
+      .def("evict", &PyStore::Evict, py::arg("ns"), py::arg("bytes"))
+      .def("stats", &PyStore::Stats)
+      .def("namespaces", &PyStore::Namespaces)
+      .def("sessions", &PyStore::Sessions)
+      .def("list_chunks", &PyStore::ListChunks, py::arg("ns"), py::arg("after"), py::arg("limit"))
+      .def("audit", &PyStore::Audit);
+  py::tuple policies(static_cast<py::ssize_t>(PolicyNames().size()));
+  for (size_t i = 0; i < PolicyNames().size(); ++i) policies[i] = std::string(PolicyNames()[i]);
+  module.attr("POLICIES") = policies;
+}
+
+}  // namespace tpu_sync_native
