@@ -3,7 +3,8 @@
 # ruff: noqa: D102 - the calls are documented where they are promised, in the .proto file
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -21,6 +22,8 @@ from kvtier.wire import codec
 
 KEYS_MAX: Final = 16_384
 CHUNKS_LISTED_MAX: Final = 10_000
+STATES: Final = ("free", "reserved", "committed", "quarantined")
+"""Of a slot, by its number in the native store."""
 SERVICE_NAME: Final = str(pb.DESCRIPTOR.services_by_name["Control"].full_name)
 
 
@@ -85,7 +88,8 @@ class Service:
         index = self._namespaces.index(request.namespace_id)
         after = request.after_slot if request.HasField("after_slot") else None
         rows = await asyncio.to_thread(self._store.list_chunks, index, after, request.limit or 1000)
-        return pb.ListChunksReply(chunks=[codec.chunk_to_proto(ChunkInfo(**row)) for row in rows])
+        chunks = (ChunkInfo(**row | {"state": STATES[row["state"]]}) for row in rows)
+        return pb.ListChunksReply(chunks=map(codec.chunk_to_proto, chunks))
 
     @unary
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsReply:
@@ -135,18 +139,23 @@ class Service:
 
     @unary
     async def Release(self, request: pb.LeaseRequest, context: Context) -> pb.Empty:
-        self._store.release(self._sessions.require_plain(request.session), _lease(request.lease))
+        session = self._sessions.require_plain(request.session)
+        with _known_lease():
+            self._store.release(session, request.lease)
         return pb.Empty()
 
     @unary
     async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitReply:
         session = self._sessions.require_plain(request.session)
         keep = np.frombuffer(request.keep, np.uint8) if request.keep else None
-        return pb.CommitReply(readable=self._store.commit(session, _lease(request.lease), keep))
+        with _known_lease():
+            return pb.CommitReply(readable=self._store.commit(session, request.lease, keep))
 
     @unary
     async def Abort(self, request: pb.LeaseRequest, context: Context) -> pb.Empty:
-        self._store.abort(self._sessions.require_plain(request.session), _lease(request.lease))
+        session = self._sessions.require_plain(request.session)
+        with _known_lease():
+            self._store.abort(session, request.lease)
         return pb.Empty()
 
     def _batch(self, request: pb.KeysRequest) -> tuple[int, int, list[bytes]]:
@@ -174,10 +183,15 @@ def _keys(request: pb.KeysRequest) -> list[bytes]:
     return keys
 
 
-def _lease(lease: int) -> int:
-    if lease == 0:
-        raise UnknownLease("lease is 0; that is no lease")
-    return lease
+@contextmanager
+def _known_lease() -> Iterator[None]:
+    """The native store refuses with ValueError; one about the lease is an UnknownLease."""
+    try:
+        yield
+    except ValueError as error:
+        if str(error).startswith("lease "):
+            raise UnknownLease(str(error)) from None
+        raise
 
 
 def _slots(refs: SlotRefs) -> list[Any]:

@@ -4,7 +4,8 @@ from kvtier.types import AttachGrant, ChunkInfo, DaemonStats, NamespaceInfo, Ses
 from kvtier.wire import codec
 
 NAMESPACE = NamespaceInfo(
-    id=bytes(range(16)), index=3, chunk_bytes=1 << 40, epoch=2, fingerprint_json='{"ä":1}', boot_id=(1 << 64) - 1,
+    id=bytes(range(16)), index=3, chunk_bytes=1 << 40, epoch=2,
+    fingerprint_json='{"ä":1}', boot_id=(1 << 64) - 1,
     chunks=1, bytes=2, hits=3, misses=4, stores=5, evictions=6,
 )  # fmt: skip
 SESSION = SessionInfo(7, "vllm/worker", 4321, "engine", 1.5, 1, 2, 3, 4)

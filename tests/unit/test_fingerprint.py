@@ -91,8 +91,8 @@ def test_canonical_text_parses_to_itself(record):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "1", '{"b":1,"a":2}', '{"a": 1}', '{"a":NaN}', '{"a":1}\n', '{"\\u00e4":1}', "{}", '{"a":1,"a":1}',
-     "[" * 50_000, "x" * 70_000],
+    ["", "{", "[]", "1", '{"b":1,"a":2}', '{"a": 1}', '{"a":NaN}', '{"a":1}\n', '{"\\u00e4":1}', "{}",
+     '{"a":1,"a":1}', "[" * 50_000, "x" * 70_000],
 )  # fmt: skip
 def test_text_of_a_peer_that_is_not_canonical(text):
     with pytest.raises(InvalidArgument, match="fingerprint"):

@@ -1,0 +1,71 @@
+"""Probes and scrapes."""
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+from harness import keys_of, store
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvtier import metrics
+
+
+@pytest.fixture
+def served(start_daemon):
+    """A daemon with HTTP on, and its host:port."""
+    daemon = start_daemon("8MiB", "--http", "127.0.0.1:0")
+    port = daemon.log().split("http=127.0.0.1:")[1].split()[0]
+    return daemon, f"127.0.0.1:{port}"
+
+
+def get(host_port, path):
+    try:
+        with urllib.request.urlopen(f"http://{host_port}{path}", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_metrics_parse_and_are_the_listed_ones(served):
+    daemon, host_port = served
+    with daemon.client() as client:
+        store(client.namespace({"model": "m"}, chunk_bytes=65536), keys_of("a", 3))
+    status, text = get(host_port, "/metrics")
+    assert status == 200
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert set(families) == {metrics.PREFIX + spec.name for spec in metrics.STORE}
+    assert families["kvtier_stores"].type == "counter"
+    assert families["kvtier_stores"].samples[0].name == "kvtier_stores_total"
+    assert families["kvtier_stores"].samples[0].value == 3
+    assert families["kvtier_chunk_bytes"].samples[0].value == 3 * 65536
+
+
+def test_the_list_is_what_the_store_counts(served):
+    daemon, _ = served
+    assert set(daemon.counters()) == {spec.name for spec in metrics.STORE}
+
+
+def test_probes(served):
+    daemon, host_port = served
+    assert get(host_port, "/healthz") == (200, "ok\n")
+    assert get(host_port, "/readyz?verbose") == (200, "ok\n")
+    assert get(host_port, "/secrets")[0] == 404
+    with daemon.control() as control:
+        control.drain(0)
+    assert get(host_port, "/readyz") == (503, "draining\n")
+    assert get(host_port, "/healthz")[0] == 200
+
+
+def test_a_silent_peer_does_not_block_probes_for_long(served):
+    _, host_port = served
+    host, port = host_port.split(":")
+    with socket.create_connection((host, int(port))):
+        assert get(host_port, "/healthz") == (200, "ok\n")
+    with socket.create_connection((host, int(port))) as rude:
+        rude.sendall(b"\xff\x00 garbage\r\n\r\n")
+    assert get(host_port, "/healthz") == (200, "ok\n")
+
+
+def test_off_by_default(daemon):
+    assert "http=" not in daemon.log()
