@@ -96,8 +96,8 @@ struct CopyEngineOptions {
   uint8_t* arena = nullptr;
   uint64_t arena_bytes = 0;
   // Null: every slot counts as unchanged (tests and benchmarks on plain memory).
-  std::shared_ptr<const SlotGuard> guard;
-  std::shared_ptr<CopyBackend> backend;  // null: the host backend
+  std::shared_ptr<const SlotGuard> guard = nullptr;
+  std::shared_ptr<CopyBackend> backend = nullptr;  // null: the host backend
 };
 
 class CopyEngine {
