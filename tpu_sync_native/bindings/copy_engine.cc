@@ -14,13 +14,17 @@
 #include <vector>
 
 #include "bindings.h"
-#include "client/session.h"
+#include "client/arena_map.h"
 #include "copy/reference.h"
+#include "gil.h"
 
 namespace py = pybind11;
 
 namespace tpu_sync_native {
 namespace {
+
+// Blocks up to which a submit keeps the GIL: some 25 ns are spent on each.
+constexpr size_t kSubmitBlocksWithGilMax = 1024;
 
 // A one-dimensional integer array of T: the caller's own when its type fits, a converted copy otherwise.
 template <typename T>
@@ -71,6 +75,14 @@ class IndexGuard final : public SlotGuard {
   const std::shared_ptr<const ArenaMap> map_;
 };
 
+std::shared_ptr<const ArenaMap> MapsOf(const py::object& session) {
+  try {
+    return ArenaOf(session);
+  } catch (const py::cast_error&) {
+    throw py::type_error("session must be a Session or None");
+  }
+}
+
 class PyCopyEngine {
  public:
   PyCopyEngine(const py::object& session, int threads, const std::optional<py::memoryview>& arena) {
@@ -78,8 +90,7 @@ class PyCopyEngine {
     options.threads = threads;
     if (!session.is_none()) {
       if (arena) throw std::invalid_argument("session and arena exclude each other");
-      if (!py::isinstance<Session>(session)) throw py::type_error("session must be a Session or None");
-      map_ = session.cast<const Session&>().arena();
+      map_ = MapsOf(session);
       options.arena = reinterpret_cast<uint8_t*>(map_->data());
       options.arena_bytes = map_->data_bytes();
       options.guard = std::make_shared<IndexGuard>(map_);
@@ -92,8 +103,7 @@ class PyCopyEngine {
   }
 
   ~PyCopyEngine() {
-    py::gil_scoped_release release;
-    engine_.reset();
+    WithoutGil([&] { engine_.reset(); });
   }
 
   int AddLayout(const std::vector<std::tuple<uint64_t, uint64_t, uint64_t>>& regions, uint64_t num_blocks,
@@ -137,8 +147,8 @@ class PyCopyEngine {
     request.slots = slots.view();
     request.generations = generations.view();
     request.offsets = offsets.view();
-    py::gil_scoped_release release;
-    engine_->Submit(request);
+    if (request.block_ids.size() <= kSubmitBlocksWithGilMax) return engine_->Submit(request);
+    WithoutGil([&] { engine_->Submit(request); });
   }
 
   py::list Poll() {
@@ -150,14 +160,12 @@ class PyCopyEngine {
   }
 
   bool Wait(const std::vector<uint64_t>& jobs, double timeout_s) {
-    py::gil_scoped_release release;
-    return engine_->Wait(jobs, timeout_s);
+    return WithoutGil([&] { return engine_->Wait(jobs, timeout_s); });
   }
 
   void Copy(const py::object& extents) {
     const std::vector<uint64_t> rows = Rows(extents);
-    py::gil_scoped_release release;
-    engine_->Copy(rows);
+    WithoutGil([&] { engine_->Copy(rows); });
   }
 
   uint64_t Pending() const { return engine_->pending(); }
@@ -187,8 +195,7 @@ class PyCopyEngine {
   }
 
   void Close() {
-    py::gil_scoped_release release;
-    engine_->Close();
+    WithoutGil([&] { engine_->Close(); });
   }
 
  private:
@@ -203,12 +210,8 @@ py::tuple Reference(const py::object& extents, const std::string& method, int th
   }
   if (threads < 1 || threads > 256) throw std::invalid_argument("threads must be 1 to 256");
   const std::vector<uint64_t> rows = Rows(extents);
-  ReferenceTime time{};
-  {
-    py::gil_scoped_release release;
-    time = CopyReference(rows, method == "memcpy" ? ReferenceMethod::kMemcpy : ReferenceMethod::kNonTemporal,
-                         threads);
-  }
+  const auto kind = method == "memcpy" ? ReferenceMethod::kMemcpy : ReferenceMethod::kNonTemporal;
+  const ReferenceTime time = WithoutGil([&] { return CopyReference(rows, kind, threads); });
   return py::make_tuple(time.wall_s, time.cpu_s);
 }
 

@@ -161,8 +161,16 @@ class CopyEngine:
     def wait(self, jobs: Sequence[int], timeout_s: float) -> bool:
         """Block (GIL released) until these jobs are finished; they are still reported by poll."""
     def pending(self) -> int: ...
-    def counters(self) -> dict[str, int]: ...
+    def counters(self) -> dict[str, int]:
+        """store_jobs, store_bytes, load_jobs, load_bytes, failed_jobs, extents (after coalescing), cpu_ns."""
+    def capabilities(self) -> dict[str, Any]:
+        """Of the backend: name, kernel, alignment_bytes, piece_bytes_max (0: no limit), plain_memory."""
     def copy(self, extents: npt.NDArray[np.uint64]) -> None:
         """Copy (source address, target address, length) rows and wait; for benchmarks and tests."""
     def close(self) -> None:
         """Finish what was submitted, join the threads. Idempotent."""
+
+def copy_reference(
+    extents: npt.NDArray[np.uint64], method: Literal["memcpy", "non_temporal"], threads: int
+) -> tuple[float, float]:
+    """Copy rows like CopyEngine.copy by plain threads; (wall seconds, CPU seconds). What benchmarks compare with."""
