@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -306,12 +307,13 @@ def test_a_stopped_daemon_is_as_good_as_dead() -> None:
     with child_serving(files, ring_fd) as child:
         session = files.session(ring_fd, deadline_ms=50)
         session.ping()
-        os.kill(child.pid, 19)  # SIGSTOP
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)  # it has stopped, all threads
         started_s = time.monotonic()
         with pytest.raises(native.DaemonLost):
             session.ping()
         assert time.monotonic() - started_s < 0.5
-        os.kill(child.pid, 18)
+        os.kill(child.pid, signal.SIGCONT)
         with pytest.raises(native.DaemonLost):
             session.ping()
     files.close()
