@@ -103,7 +103,7 @@ def test_a_plain_client_says_that_its_daemon_is_gone(daemon: Daemon) -> None:
     client = daemon.client()
     ns = client.namespace(PRINT, CHUNK)
     daemon.kill()
-    with pytest.raises(DaemonUnavailable, match="gone|ended|answer"):
+    with pytest.raises(DaemonUnavailable, match=r"gone|ended|answer"):
         ns.lease(keys_of("gone", 1))
     assert ns.lookup(keys_of("gone", 1)).chunks == 0
     with pytest.raises(DaemonUnavailable):
