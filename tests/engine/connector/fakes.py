@@ -1,4 +1,4 @@
-"""A kvtier client in memory, with the calls that the adapter makes. It keeps truthful books for assertions."""
+"""A kvtier client in memory, with the calls that the adapter makes, and truthful books for assertions."""
 
 import numpy as np
 
