@@ -37,5 +37,5 @@ def configure(level: Level = "info", form: Format = "auto") -> None:
 
 
 def get(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger whose lines carry `logger=name`."""
-    return cast(structlog.typing.FilteringBoundLogger, structlog.get_logger(logger=name))
+    """A logger whose lines carry `part=name`."""
+    return cast(structlog.typing.FilteringBoundLogger, structlog.get_logger(part=name))
