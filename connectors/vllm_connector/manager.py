@@ -10,8 +10,9 @@ Runs on the scheduler's thread alone. Everything is guarded: a fault of ours is 
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from kvtier_connectors.vllm_connector.books import Books, LeaseHome
@@ -31,7 +32,10 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from kvtier import Grant, KVTierError, Namespace, SlotLease
+from kvtier import Grant, KVTierError, SlotLease
+
+if TYPE_CHECKING:
+    from kvtier import Namespace
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +60,7 @@ class KVTierManager(OffloadingManager):
     def __init__(
         self,
         plans: Sequence[GroupPlan],
-        open_namespaces: Callable[[], Sequence[Namespace]],
+        open_namespaces: Callable[[], "Sequence[Namespace]"],
         *,
         workers: int,
         attached: Callable[[], bool],
@@ -119,8 +123,9 @@ class KVTierManager(OffloadingManager):
         """What the engine still holds itself is in use: keep its copies from growing old in the host tier."""
         for plan, namespace in zip(self._plans, self._namespaces, strict=True):
             held = chunk_keys(plan, block_hashes)[: computed_tokens // plan.tokens_per_chunk]
-            if held and namespace.attached:
-                namespace.touch(held)
+            if held:
+                with suppress(KVTierError):
+                    namespace.touch(held)
 
     @guarded(_miss)
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -184,7 +189,7 @@ class KVTierManager(OffloadingManager):
         self,
         request_id: str,
         counts: Sequence[int],
-        leases: list[tuple[Namespace, SlotLease]],
+        leases: "list[tuple[Namespace, SlotLease]]",
         *,
         is_store: bool,
         void: bool,

@@ -11,14 +11,15 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvtier_connectors.vllm_connector.guard import guarded, nothing, record_fault
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.transfer import SlotSpec
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, TransferResult
 
-from kvtier import Client, CopyEngine
+if TYPE_CHECKING:
+    from kvtier import Client, CopyEngine
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ Region = tuple[int, int, int]
 class Lane:
     """A copy engine on one attachment's arena, with the KV groups' layouts."""
 
-    engine: CopyEngine
+    engine: "CopyEngine"
     layouts: list[int]
     boot_id: int
     jobs: set[int] = field(default_factory=set)
@@ -43,7 +44,7 @@ class KVTierWorker(OffloadingWorker):
 
     def __init__(
         self,
-        client: Client,
+        client: "Client",
         plans: Sequence[GroupPlan],
         regions: Sequence[Sequence[Region]],
         *,
