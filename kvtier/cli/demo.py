@@ -7,7 +7,7 @@ import click
 from kvtier.sizes import parse_size, show_size
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:

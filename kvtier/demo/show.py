@@ -28,11 +28,12 @@ def run_replay_demo(
 
     requests = sum(len(session.requests) for session in sessions)
     asked, answerable, different = reusable(turns())
+    working_set = show_size(different * chunk_bytes)
     console.print(
-        f"[bold]kvtier replay[/]  {requests:,} requests of {len(sessions)} agent sessions; {asked:,} chunks of 256 "
-        f"tokens asked for, {different:,} different ones.\n"
-        f"A chunk is scaled down to {show_size(chunk_bytes)}. Working set {show_size(different * chunk_bytes)}, "
-        f"DRAM {show_size(dram_bytes)}, policy {policy}, two client processes, every byte verified.\n",
+        f"[bold]kvtier replay[/]  {requests:,} requests of {len(sessions)} agent sessions; {asked:,} chunks "
+        f"of 256 tokens asked for, {different:,} different ones.\nA chunk is scaled down to "
+        f"{show_size(chunk_bytes)}. Working set {working_set}, DRAM {show_size(dram_bytes)}, policy {policy}, "
+        f"two client processes, every byte verified.\n",
         highlight=False,
     )
     try:
@@ -101,7 +102,8 @@ def _report(replay: Replay, chunk_bytes: int, answerable: float) -> Table:
             "stored",
             f"{total.stored:,} chunks, {show_size(total.stored * chunk_bytes)} at "
             f"{show_size(total.stored * chunk_bytes / max(total.store_s, 1e-9))}/s a process; "
-            f"{total.present:,} were there already, {total.pending:,} being written, {total.no_space:,} without space",
+            f"{total.present:,} were there already, {total.pending:,} being written, "
+            f"{total.no_space:,} without space",
         ),
         ("evicted", f"{counters['evictions']:,} chunks, {show_size(counters['evicted_bytes'])}"),
         ("wrong bytes", f"{total.wrong:,} chunks; changed under a lease: {total.lost:,}"),

@@ -1,4 +1,4 @@
-"""A day of agents: the trace again and again with fresh content, and the daemon's memory stays where it was."""
+"""A day of agents: the trace again and again with fresh content; the daemon's memory stays where it was."""
 
 import pytest
 
@@ -25,9 +25,9 @@ def test_a_day_of_agents_does_not_grow_the_daemon() -> None:
         assert replay.stats is not None
         counters = replay.stats.counters
     print(
-        f"{replay.requests:,} requests, {replay.total.loaded:,} chunks verified, hit rate {replay.hit_rate:.1%}, "
-        f"{counters['evictions']:,} evictions, {replay.wall_s:.0f} s; anon MiB: "
-        + " ".join(f"{sample['anon'] / (1 << 20):.1f}" for sample in replay.memory)
+        f"{replay.requests:,} requests, {replay.total.loaded:,} chunks verified, "
+        f"hit rate {replay.hit_rate:.1%}, {counters['evictions']:,} evictions, {replay.wall_s:.0f} s; "
+        "anon MiB: " + " ".join(f"{sample['anon'] / (1 << 20):.1f}" for sample in replay.memory)
     )
     assert replay.faults == []
     assert replay.simulated_s > 0.98 * DAY_S

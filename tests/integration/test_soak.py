@@ -1,7 +1,6 @@
 """Many threads and processes against one daemon, with an oracle of values: whatever is read is right.
 
-A key's chunk has the same bytes whoever writes it, within a version; a clear moves everybody to the next version.
-Readers check every byte; a chunk of a version that was cleared before the lease was taken is a failure.
+A key's chunk has the same bytes whoever writes it, so every byte that is read can be checked.
 """
 
 import random
