@@ -1,8 +1,18 @@
 """The one door to the native module."""
 
-from tpu_sync_native._core import POLICIES, ReadGrant, SlotRefs, WriteGrant, ring_bytes
-
-from tpu_sync_native import CopyEngine, DaemonLost, Session, Store, build_info
+from tpu_sync_native import (
+    POLICIES,
+    CopyEngine,
+    DaemonLost,
+    ReadGrant,
+    Session,
+    SlotRefs,
+    Store,
+    WriteGrant,
+    build_info,
+    copy_reference,
+    ring_bytes,
+)
 
 __all__ = [
     "POLICIES",
@@ -14,5 +24,6 @@ __all__ = [
     "Store",
     "WriteGrant",
     "build_info",
+    "copy_reference",
     "ring_bytes",
 ]

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_host import Host, keys
 
-from tpu_sync_native import CopyEngine
-from tpu_sync_native._core import copy_reference
+from tpu_sync_native import CopyEngine, copy_reference
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -24,7 +24,7 @@ LONG_S = 60.0
 
 @dataclass
 class Group:
-    """One layout: its tensors as numpy arrays of shape (num_blocks, stride_bytes), page_bytes of each used."""
+    """One layout. Tensors have shape (num_blocks, stride_bytes), of which a page is used."""
 
     tensors: list[np.ndarray]
     pages: list[int]
@@ -355,9 +355,15 @@ def test_a_job_in_flight_is_not_submitted_twice(plain: Plain) -> None:
         ({"block_ids": np.zeros(64)}, "block_ids does not hold integers"),
         ({"block_positions": np.full(64, 64)}, "block_positions has 64"),
         ({"block_positions": np.full(64, -(2**62))}, "block_positions"),
-        ({"refs": (np.zeros(16, np.uint32), np.zeros(15, np.uint32), np.zeros(16, np.uint64))}, "same number"),
+        (
+            {"refs": (np.zeros(16, np.uint32), np.zeros(15, np.uint32), np.zeros(16, np.uint64))},
+            "same number",
+        ),
         ({"refs": (np.zeros(16), np.zeros(16), np.full(16, 2**64 - 1, np.uint64))}, "does not hold integers"),
-        ({"refs": (np.zeros(16, int), np.zeros(16, int), np.full(16, 2**64 - 1, np.uint64))}, "outside the arena"),
+        (
+            {"refs": (np.zeros(16, int), np.zeros(16, int), np.full(16, 2**64 - 1, np.uint64))},
+            "outside the arena",
+        ),
         ({"refs": ([], [], [])}, "block_positions has 0"),
         ({"refs": (1, 2)}, "refs must be"),
         ({"direction": "sideways"}, "direction is 'sideways'"),
@@ -405,9 +411,7 @@ def test_a_forked_child_is_refused(plain: Plain) -> None:
 
 
 def test_threads_have_names(plain: Plain) -> None:
-    tasks = [
-        (open(f"/proc/self/task/{task}/comm").read().strip()) for task in os.listdir("/proc/self/task")
-    ]
+    tasks = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert {"kvt-copy-0", "kvt-copy-1"} <= set(tasks)
 
 

@@ -10,6 +10,7 @@ from tpu_sync_native._core import (
     Store,
     WriteGrant,
     build_info,
+    copy_reference,
     ring_bytes,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "Store",
     "WriteGrant",
     "build_info",
+    "copy_reference",
     "ring_bytes",
 ]

@@ -134,7 +134,9 @@ class CopyEngine:
     """Copies between device blocks and arena slots on its own threads (host backend: plain memory)."""
 
     def __init__(self, session: Session | None, *, threads: int = 0, arena: memoryview | None = None) -> None:
-        """The arena is the session's (or `arena`, for tests and benchmarks). threads 0: half the cores, 1 to 4."""
+        """The arena is the session's (or `arena`, for tests and benchmarks).
+
+        threads 0: half the cores, 1 to 4."""
     def add_layout(
         self,
         regions: Sequence[tuple[int, int, int]],  # (address of block 0, bytes between blocks, page bytes)
@@ -142,8 +144,10 @@ class CopyEngine:
         blocks_per_chunk: int,
         chunk_offset: int = 0,  # where this worker's part starts in a slot
     ) -> int:
-        """Geometry of one KV group's blocks; returns its id. In a slot, the pages of region 0 of all the chunk's
-        blocks come first, then those of region 1, ...: consecutive blocks make long runs."""
+        """Geometry of one KV group's blocks; returns its id.
+
+        In a slot, the pages of region 0 of all the chunk's blocks come first, then those of region 1, ...:
+        consecutive blocks make long runs."""
     def submit(
         self,
         job: int,
@@ -151,13 +155,17 @@ class CopyEngine:
         layouts: Sequence[int],  # one entry per group
         group_sizes: Sequence[int],  # blocks per group
         block_ids: npt.NDArray[np.int64],  # device blocks, group after group
-        block_positions: npt.NDArray[np.int64],  # per block: chunk ordinal * blocks_per_chunk + block within the chunk,
-        #                                          the ordinal counting into slots/generations/offsets of this job
+        # Per block: chunk ordinal * blocks_per_chunk + block within the chunk. The ordinal counts into the
+        # slots, generations and offsets of this job.
+        block_positions: npt.NDArray[np.int64],
         refs: SlotRefs | tuple[U32, U32, U64],
     ) -> None:
-        """One job. A load fails when a slot's generation is not that of refs before or after its copy."""
+        """One job. It fails when a slot's generation is not that of refs before or after its copy.
+
+        ValueError for what is out of bounds and for a job still in flight: nothing was queued. RuntimeError
+        when closed or in a forked child."""
     def poll(self) -> list[tuple[int, bool, int, float, int]]:
-        """Finished jobs since the last call: (job, ok, bytes, seconds, chunks that were valid)."""
+        """Finished jobs since the last call: (job, ok, bytes, seconds, leading chunks that were valid)."""
     def wait(self, jobs: Sequence[int], timeout_s: float) -> bool:
         """Block (GIL released) until these jobs are finished; they are still reported by poll."""
     def pending(self) -> int: ...
@@ -173,4 +181,4 @@ class CopyEngine:
 def copy_reference(
     extents: npt.NDArray[np.uint64], method: Literal["memcpy", "non_temporal"], threads: int
 ) -> tuple[float, float]:
-    """Copy rows like CopyEngine.copy by plain threads; (wall seconds, CPU seconds). What benchmarks compare with."""
+    """Copy rows like CopyEngine.copy by plain threads: (wall seconds, CPU seconds). For benchmarks."""

@@ -1,0 +1,39 @@
+"""Every benchmark, one line each: its name, its question, and the module whose `run(scale)` answers it."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, cast
+
+from kvtier.bench.report import Result
+from kvtier.bench.scale import Scale
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One named question."""
+
+    name: str
+    question: str
+
+    def run(self, scale: Scale) -> list[Result]:
+        """Answer it. BenchSkipped says what is missing here."""
+        module = import_module("kvtier.bench." + self.name.replace("-", "_"))
+        return cast("list[Result]", module.run(scale))
+
+    def explanation(self) -> str:
+        """How it is measured: the head of its file."""
+        module = import_module("kvtier.bench." + self.name.replace("-", "_"))
+        return (module.__doc__ or "").strip()
+
+
+BENCHES: Final = {
+    bench.name: bench
+    for bench in (
+        Bench("lookup", "how much of a prompt is cached: how long until an adapter knows?"),
+        Bench("lease", "how long does an engine wait for slots, under traffic and after a pause?"),
+        Bench("copy", "how fast do bytes move between an engine's blocks and the arena, at what cost?"),
+        Bench("index-memory", "how much memory does the index take for one chunk?"),
+        Bench("idle-cpu", "what does a daemon cost that nobody uses?"),
+        Bench("engine-step", "how much slower is a vLLM engine while kvtier stores what it computes?"),
+    )
+}

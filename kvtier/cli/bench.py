@@ -1,0 +1,99 @@
+"""`kvtier bench`: named questions, each answered beside a reference of the same run."""
+
+import json
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kvtier.bench import machine
+from kvtier.bench.registry import BENCHES, Bench
+from kvtier.bench.report import BenchSkipped, Report, Result
+from kvtier.bench.scale import Scale
+
+_MARKS: Final = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}
+
+
+@click.command(short_help="named benchmarks, each against a reference of the same run")
+@click.argument("name", type=click.Choice(["list", "all", *BENCHES]), metavar="NAME|list|all")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a benchmark, one a line.")
+@click.option("--quick", is_flag=True, help="Small sizes: shows that it runs; the numbers mean little.")
+@click.option("--full", is_flag=True, help="Also the sizes that need much memory.")
+def bench(name: str, as_json: bool, quick: bool, full: bool) -> int:
+    """Run one benchmark, or all; `list` explains them.
+
+    Exit code 0 whether or not a budget holds; 1 when a benchmark cannot run here (`all` goes on without it).
+    """
+    if quick and full:
+        raise click.UsageError("--quick and --full exclude each other")
+    scale = Scale.QUICK if quick else Scale.FULL if full else Scale.NORMAL
+    if name == "list":
+        _list(as_json)
+        return 0
+    facts = machine.describe()
+    if not as_json:
+        Console().print(machine.summary(facts), style="dim", highlight=False)
+    if name != "all":
+        return 0 if _run(BENCHES[name], scale, facts, as_json) else 1
+    for entry in BENCHES.values():
+        _run(entry, scale, facts, as_json)
+    return 0
+
+
+def _list(as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({entry.name: entry.explanation() for entry in BENCHES.values()}))
+        return
+    console = Console()
+    for entry in BENCHES.values():
+        console.print(f"[bold cyan]{entry.name}[/]")
+        for line in entry.explanation().splitlines():
+            console.print(f"  {escape(line)}", highlight=False)
+        console.print()
+
+
+def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) -> bool:
+    try:
+        if as_json:
+            results = entry.run(scale)
+        else:
+            with Console().status(f"{entry.name}: {entry.question}"):
+                results = entry.run(scale)
+    except BenchSkipped as reason:
+        click.echo(f"kvtier: bench {entry.name} {reason}", err=True)
+        return False
+    if as_json:
+        click.echo(json.dumps(Report(entry.name, facts, tuple(results)).record()))
+    else:
+        Console().print(_table(entry, results))
+    return True
+
+
+def _table(entry: Bench, results: list[Result]) -> Table:
+    table = Table(title=f"{entry.name}: {entry.question}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("case")
+    for heading in ("value", "reference"):
+        table.add_column(heading, justify="right")
+    table.add_column("of", style="dim")
+    for heading in ("ratio", "budget"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for result in results:
+        reference = result.reference_value
+        table.add_row(
+            escape(result.case),
+            f"[bold]{_show(result.value)}[/] {result.unit}",
+            "" if reference is None else _show(reference),
+            escape(result.reference),
+            "" if result.ratio is None else f"{result.ratio:.2f} x",
+            "" if result.budget is None else escape(result.budget.show(result.unit)),
+            _MARKS[result.ok],
+        )
+    return table
+
+
+def _show(value: float) -> str:
+    """Three digits are what these measurements are worth."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
