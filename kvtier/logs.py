@@ -8,6 +8,7 @@ import sys
 from typing import Any, Literal, cast
 
 import structlog
+from structlog.typing import EventDict
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "human", "json"]
@@ -28,12 +29,19 @@ def configure(level: Level = "info", form: Format = "auto") -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             *([] if human else [structlog.processors.format_exc_info]),
+            *([] if human else [_head_first]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def _head_first(_: Any, __: str, line: EventDict) -> EventDict:
+    """Time, level, event, then what the line is about: also without a tool it can be read."""
+    head = ("timestamp", "level", "event")
+    return {name: line[name] for name in head if name in line} | dict(line)
 
 
 def get(name: str) -> structlog.typing.FilteringBoundLogger:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import nullcontext
 from typing import Final
 
 import click
@@ -46,7 +47,8 @@ def stats(address: str, as_json: bool, watch: bool, interval: float) -> None:
 
 def _watch(channel: ControlChannel, interval_s: float) -> None:
     before: DaemonStats | None = None
-    with Live(screen=False, auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             shown: RenderableType
             try:
@@ -56,7 +58,10 @@ def _watch(channel: ControlChannel, interval_s: float) -> None:
                 shown, before = page(now, same_boot, elapsed_s, channel.address), now
             except DaemonUnavailable as error:
                 shown = Text(f"{error}; still looking", style="yellow")
-            live.update(shown, refresh=True)
+            if live is not None:
+                live.update(shown, refresh=True)
+            else:
+                console.print(shown)  # into a pipe: one page after another
             time.sleep(interval_s)
 
 

@@ -81,6 +81,7 @@ class Daemon:
 
     async def drain(self, deadline_s: float) -> int:
         """No new leases; wait until none is out or the deadline has passed. Leases that are left."""
+        self._log.info("draining", deadline_s=deadline_s)
         self._draining = True
         self._store.set_draining(True)
         self._sessions.refuse_new()

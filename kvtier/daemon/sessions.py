@@ -78,7 +78,7 @@ class Sessions:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(str(self._path))
         self._path.chmod(0o600)
-        listener.listen(STRANGERS_MAX)
+        listener.listen(2 * STRANGERS_MAX)
         self._listener = listener
         self._spawn(self._accept(listener))
 
@@ -261,7 +261,7 @@ class Sessions:
         if pidfd is not None:
             loop.add_reader(pidfd, died.set)
         death = loop.create_task(died.wait())
-        read = loop.create_task(loop.sock_recv(connection, len(fdpass.DRAINED)))
+        read = loop.create_task(loop.sock_recv(connection, 64))
         drained = False
         try:
             while True:
@@ -274,7 +274,7 @@ class Sessions:
                 ):  # the end of file, or a word that is not in the protocol
                     return drained and not said
                 drained = True
-                read = loop.create_task(loop.sock_recv(connection, len(fdpass.DRAINED)))
+                read = loop.create_task(loop.sock_recv(connection, 64))
         finally:
             death.cancel()
             read.cancel()

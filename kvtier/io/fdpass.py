@@ -6,6 +6,7 @@ with the descriptors payload (read-write), metadata (read-only), ring, doorbell,
 writes no more into any slot. Nothing else is ever sent; the end of file ends the session.
 """
 
+import contextlib
 import os
 import socket
 import struct
@@ -51,7 +52,8 @@ def receive_descriptors(connection: socket.socket, token: bytes) -> list[int]:
 
     The caller owns them. Raises Refused with the daemon's reason, OSError on a broken connection.
     """
-    connection.sendall(token)
+    with contextlib.suppress(BrokenPipeError):  # refused unheard: the reason is there to be read
+        connection.sendall(token)
     answer, fds, _, _ = socket.recv_fds(connection, 1 + REASON_BYTES_MAX, DESCRIPTORS)
     for fd in fds:
         os.set_inheritable(fd, False)
