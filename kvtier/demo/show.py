@@ -32,7 +32,7 @@ def run_replay_demo(
     console.print(
         f"[bold]kvtier replay[/]  {requests:,} requests of {len(sessions)} agent sessions; {asked:,} chunks "
         f"of 256 tokens asked for, {different:,} different ones.\nA chunk is scaled down to "
-        f"{show_size(chunk_bytes)}. Working set {working_set}, DRAM {show_size(dram_bytes)}, policy {policy}, "
+        f"{show_size(chunk_bytes)}. Working set {working_set}, DRAM {show_size(dram_bytes)}, {policy}, "
         f"two client processes, every byte verified.\n",
         highlight=False,
     )
