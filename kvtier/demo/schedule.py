@@ -63,7 +63,7 @@ def keys_of(ids: U64) -> npt.NDArray[np.uint8]:
     """(n, 32) key bytes of n chunk ids: four scrambled words each."""
     words = np.empty((len(ids), KEY_BYTES // 8), np.uint64)
     for column in range(words.shape[1]):
-        words[:, column] = _scramble(ids + np.uint64(column + 1) * np.uint64(0xD1B54A32D192ED03))
+        words[:, column] = _scramble(ids + np.uint64((column + 1) * 0xD1B54A32D192ED03 & (1 << 64) - 1))
     return words.view(np.uint8)
 
 

@@ -13,7 +13,7 @@ from kvtier.errors import KVTierError
 from kvtier.sizes import show_size
 
 CHUNK_BLOCKS = 4  # 256 tokens
-GAP_S = 300.0  # a new conversation every five minutes
+GAP_S = 60.0  # a new conversation every minute
 
 
 def run_replay_demo(
