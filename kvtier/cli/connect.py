@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from rich.text import Text
 
 from kvtier.address import default_address
 
@@ -16,3 +17,9 @@ def address_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="unix:PATH|HOST:PORT",
         help="The daemon's address  [env: KVTIER_ADDRESS; default: this user's socket]",
     )(command)
+
+
+def shown(text: str, chars_max: int) -> Text:
+    """What a peer wrote, for a terminal: no markup, no control characters, not long."""
+    printable = "".join(c if c.isprintable() else "?" for c in text)
+    return Text(printable if len(printable) <= chars_max else printable[: chars_max - 1] + "…")

@@ -8,8 +8,9 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from kvtier.cli.connect import address_option
+from kvtier.cli.connect import address_option, shown
 from kvtier.client.channel import ControlChannel
 from kvtier.errors import InvalidArgument, UnknownNamespace
 from kvtier.sizes import show_size
@@ -30,11 +31,12 @@ def ls(namespace: str | None, address: str, limit: int, as_json: bool) -> None:
         if namespace is None:
             _show(namespaces, _namespace_table(namespaces), as_json)
             return
-        chunks = channel.list_chunks(_resolve(namespace, namespaces).id, limit=limit)
+        chunks = channel.list_chunks(resolve(namespace, namespaces).id, limit=limit)
     _show(chunks, _chunk_table(chunks), as_json)
 
 
-def _resolve(prefix: str, namespaces: list[NamespaceInfo]) -> NamespaceInfo:
+def resolve(prefix: str, namespaces: list[NamespaceInfo]) -> NamespaceInfo:
+    """The one whose id starts with `prefix`."""
     found = [info for info in namespaces if info.id.hex().startswith(prefix.lower())]
     if not found:
         raise UnknownNamespace(f"no namespace's id starts with {prefix!r}; kvtier ls shows them")
@@ -68,14 +70,14 @@ def _namespace_table(namespaces: list[NamespaceInfo]) -> Table:
     return table
 
 
-def describe(info: NamespaceInfo) -> str:
+def describe(info: NamespaceInfo) -> Text:
     """The fields of a fingerprint that people recognise, else the start of it."""
     record = json.loads(info.fingerprint_json)
     named = [
         str(record[name]) for name in ("model", "dtype", "kv_dtype", "group") if record.get(name) is not None
     ]
     text = " ".join(named) or info.fingerprint_json
-    return text if len(text) <= 40 else text[:39] + "…"
+    return shown(text, 40)
 
 
 def _chunk_table(chunks: list[ChunkInfo]) -> Table:

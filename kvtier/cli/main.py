@@ -12,6 +12,7 @@ _COMMANDS: Final = {
     "serve": "run the daemon of this host",
     "stats": "what the daemon holds and how it is used",
     "ls": "namespaces, or the chunks of one",
+    "admin": "drain, evict, clear",
     "bench": "named benchmarks, each against a reference of the same run",
     "demo": "a real engine, or a real trace, against a daemon of its own",
 }

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kvtier.cli.connect import address_option
+from kvtier.cli.connect import address_option, shown
 from kvtier.cli.ls import describe
 from kvtier.client.channel import ControlChannel, stats_record
 from kvtier.errors import DaemonUnavailable
@@ -148,8 +148,8 @@ def _sessions(sessions: tuple[SessionInfo, ...]) -> Table:
     for info in sessions:
         table.add_row(
             str(info.session),
-            info.client,
-            info.group if len(info.group) <= 24 else info.group[:23] + "…",
+            shown(info.client, 32),
+            shown(info.group, 24),
             str(info.pid or "-"),
             show_age(info.age_s),
             f"{info.read_leases:,}",

@@ -17,7 +17,7 @@ class Claim:
         """AlreadyServing when another daemon has it, ConfigError when the path cannot be used."""
         self.address = address
         base = address.path or runtime_dir() / f"{address.host}-{address.port}"
-        if base.parent.is_symlink() or not base.parent.is_dir() or base.parent == runtime_dir():
+        if not base.parent.is_dir() or base.parent == runtime_dir():
             private_dir(base.parent, "address")
         self.session_path = base.with_name(base.name + ".session")
         self._paths = [self.session_path, *([address.path] if address.path else [])]

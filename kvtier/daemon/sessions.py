@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,9 +142,9 @@ class Sessions:
         self._last += 1
         return _Known(
             self._last,
-            client[:NAME_CHARS_MAX],
+            _shown(client),
             pid,
-            group or f"session {self._last}",
+            _shown(group) or f"session {self._last}",
             self._clock.now_s(),
             has_ring,
         )
@@ -178,7 +178,12 @@ class Sessions:
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("a session's task failed", exc_info=error)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -237,6 +242,8 @@ class Sessions:
             self._log.debug("peer left before it was told", error=error.strerror)
 
     async def _live(self, connection: socket.socket, known: _Known, pid: int) -> None:
+        if pid > 0:  # 0: of a PID namespace we cannot see; then its own word is shown
+            known = replace(known, pid=pid)
         ring_fd = memfd("kvtier-ring")
         pidfd = peer_pidfd(connection, pid)
         drained = False
@@ -293,3 +300,8 @@ class Sessions:
                 os.close(pidfd)
         else:
             self._deaths.watch(known.session, pidfd)
+
+
+def _shown(name: str) -> str:
+    """What a peer calls itself goes to terminals and logs: printable, and not long."""
+    return "".join(c if c.isprintable() else "?" for c in name[:NAME_CHARS_MAX])

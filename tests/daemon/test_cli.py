@@ -89,6 +89,28 @@ def test_ls_of_what_is_not_there(filled):
     assert "give more of it" in run("ls", "", "--address", filled.address).stderr
 
 
+def test_admin(filled):
+    id = json.loads(run("ls", "--json", "--address", filled.address).stdout)["id"]
+    done = run("admin", "evict", id[:8], "--bytes", "1MiB", "--address", filled.address)
+    assert done.stdout == f"evicted 1 MiB of {id}\n", done.stderr
+    assert run("admin", "evict", id, "--address", filled.address).stdout == f"evicted 1 MiB of {id}\n"
+    assert run("admin", "clear", id, "--address", filled.address).stdout == f"cleared 2 chunks of {id}\n"
+    drained = run("admin", "drain", "--deadline", "50ms", "--address", filled.address)
+    assert (drained.returncode, drained.stdout) == (1, "leases left: 1\n")
+    wrong = run("admin", "drain", "--deadline", "soon", "--address", filled.address)
+    assert (wrong.returncode, wrong.stderr.count("deadline = 'soon' is not a duration")) == (2, 1)
+
+
+def test_what_a_peer_calls_itself_cannot_write_to_the_terminal(daemon):
+    with daemon.client(name="[/red]\x1b[2J\n") as client:
+        client.namespace({"model": "[bold]\x07"}, chunk_bytes=4096)
+        done = run("stats", "--address", daemon.address)
+        assert done.returncode == 0, done.stderr
+        assert "[/red]?[2J?" in done.stdout
+        assert "[bold]?" in done.stdout
+        assert "[bold]?" in run("ls", "--address", daemon.address).stdout
+
+
 @pytest.mark.parametrize("command", [("stats",), ("stats", "--json"), ("ls",)])
 def test_no_daemon_is_one_line(command):
     done = run(*command)

@@ -1,0 +1,64 @@
+"""`kvtier admin`: what an operator does to a running daemon."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import click
+
+from kvtier.cli.connect import address_option
+from kvtier.cli.ls import resolve
+from kvtier.client.channel import ControlChannel
+from kvtier.errors import ConfigError
+from kvtier.sizes import parse_duration, parse_size, show_size
+
+ALL_BYTES: Final = 1 << 62
+Number = TypeVar("Number", int, float)
+
+
+@click.group(short_help="drain, evict, clear")
+def admin() -> None:
+    """Change what a running daemon does or holds."""
+
+
+@admin.command()
+@address_option
+@click.option(
+    "--deadline", default="10s", show_default=True, help="How long to wait for the leases that are out."
+)
+def drain(address: str, deadline: str) -> int:
+    """Grant nothing new, and wait for the leases that are out. Exit code 1 when some are left."""
+    with ControlChannel(address) as channel:
+        left = channel.drain(_parsed(parse_duration, "deadline", deadline))
+    click.echo(f"leases left: {left}")
+    return 1 if left else 0
+
+
+@admin.command()
+@click.argument("namespace")
+@address_option
+@click.option("--bytes", "size", help="How much, e.g. 10GiB  [default: all that is not in use]")
+def evict(namespace: str, address: str, size: str | None) -> None:
+    """Evict unpinned chunks of NAMESPACE (the start of its id is enough), coldest first."""
+    size_bytes = ALL_BYTES if size is None else _parsed(parse_size, "bytes", size)
+    with ControlChannel(address, timeout_s=60) as channel:
+        info = resolve(namespace, channel.list_namespaces())
+        evicted_bytes = channel.evict(info.id, size_bytes)
+    click.echo(f"evicted {show_size(evicted_bytes)} of {info.id.hex()}")
+
+
+@admin.command()
+@click.argument("namespace")
+@address_option
+def clear(namespace: str, address: str) -> None:
+    """Make every chunk of NAMESPACE (the start of its id is enough) unreadable, at once."""
+    with ControlChannel(address) as channel:
+        info = resolve(namespace, channel.list_namespaces())
+        chunks = channel.clear_namespace(info.id)
+    click.echo(f"cleared {chunks:,} chunks of {info.id.hex()}")
+
+
+def _parsed(parse: Callable[[str], Number], field: str, text: str) -> Number:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{field} = {text!r} {error}") from None
