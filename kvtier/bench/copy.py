@@ -59,16 +59,25 @@ def run(scale: Scale) -> list[Result]:
             for chunk_bytes in (*CHUNK_BYTES, SCATTERED_BYTES):
                 results += _measure(engine, arena, chunk_bytes, threads, rounds)
             engine.close()
-    return results + [
+    return results + _daemon_results(scale)
+
+
+def _daemon_results(scale: Scale) -> list[Result]:
+    spent = cpu_per_gb(scale)
+    return [
         Result(
-            f"{direction} of 2 MiB chunks through the daemon, both processes",
-            spent.cpu_s_per_gb,
+            f"{what} of 2 MiB chunks through a daemon",
+            value,
             "CPU s/GB",
-            "memcpy of one thread",
-            spent.reference_cpu_s_per_gb,
-            CPU,
+            "memcpy, 1 core",
+            spent.memcpy,
+            budget,
         )
-        for direction, spent in cpu_per_gb(scale).items()
+        for what, value, budget in (
+            ("store", spent.store, CPU),
+            ("load", spent.load, CPU),
+            ("first store into untouched memory", spent.first_store, None),
+        )
     ]
 
 

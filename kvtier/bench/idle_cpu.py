@@ -9,7 +9,7 @@ Reference of the same run: this process, spinning.
 import time
 from typing import Final
 
-from kvtier.bench.copy_daemon import process_cpu_s
+from kvtier.bench.cpu_time import process_s
 from kvtier.bench.daemon import client_of, fill, open_namespace, random_keys, serving
 from kvtier.bench.report import Budget, Result
 from kvtier.bench.scale import Scale
@@ -25,9 +25,9 @@ def run(scale: Scale) -> list[Result]:
         namespace = open_namespace(client, "idle-cpu")
         fill(namespace, random_keys(4096, seed=1))
         time.sleep(_SETTLE_S)
-        before_s = process_cpu_s(daemon.process.pid)
+        before_s = process_s(daemon.process.pid)
         time.sleep(seconds)
-        idle = (process_cpu_s(daemon.process.pid) - before_s) / seconds
+        idle = (process_s(daemon.process.pid) - before_s) / seconds
     return [
         Result("idle daemon, a client attached", idle * 1e3, "ms/s", "a spinning thread", _spin() * 1e3, IDLE)
     ]

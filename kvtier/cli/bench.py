@@ -13,6 +13,7 @@ from kvtier.bench.registry import BENCHES, Bench
 from kvtier.bench.report import BenchSkipped, Report, Result
 from kvtier.bench.scale import Scale
 
+_WIDTH: Final = 130
 _MARKS: Final = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}
 
 
@@ -34,7 +35,7 @@ def bench(name: str, as_json: bool, quick: bool, full: bool) -> int:
         return 0
     facts = machine.describe()
     if not as_json:
-        Console().print(machine.summary(facts), style="dim", highlight=False)
+        _console().print(machine.summary(facts), style="dim", highlight=False)
     if name != "all":
         return 0 if _run(BENCHES[name], scale, facts, as_json) else 1
     for entry in BENCHES.values():
@@ -42,11 +43,17 @@ def bench(name: str, as_json: bool, quick: bool, full: bool) -> int:
     return 0
 
 
+def _console() -> Console:
+    """As wide as the tables when nobody watches."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
 def _list(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({entry.name: entry.explanation() for entry in BENCHES.values()}))
         return
-    console = Console()
+    console = _console()
     for entry in BENCHES.values():
         console.print(f"[bold cyan]{entry.name}[/]")
         for line in entry.explanation().splitlines():
@@ -59,7 +66,7 @@ def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) ->
         if as_json:
             results = entry.run(scale)
         else:
-            with Console().status(f"{entry.name}: {entry.question}"):
+            with _console().status(f"{entry.name}: {entry.question}"):
                 results = entry.run(scale)
     except BenchSkipped as reason:
         click.echo(f"kvtier: bench {entry.name} {reason}", err=True)
@@ -67,7 +74,7 @@ def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) ->
     if as_json:
         click.echo(json.dumps(Report(entry.name, facts, tuple(results)).record()))
     else:
-        Console().print(_table(entry, results))
+        _console().print(_table(entry, results), "")
     return True
 
 

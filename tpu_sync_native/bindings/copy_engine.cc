@@ -196,6 +196,7 @@ class PyCopyEngine {
 
   void Close() {
     WithoutGil([&] { engine_->Close(); });
+    arena_.reset();  // the caller may have his buffer back
   }
 
  private:

@@ -176,7 +176,7 @@ class CopyEngine:
     def copy(self, extents: npt.NDArray[np.uint64]) -> None:
         """Copy (source address, target address, length) rows and wait; for benchmarks and tests."""
     def close(self) -> None:
-        """Finish what was submitted, join the threads. Idempotent."""
+        """Finish what was submitted, join the threads, let go of `arena`. Idempotent."""
 
 def copy_reference(
     extents: npt.NDArray[np.uint64], method: Literal["memcpy", "non_temporal"], threads: int

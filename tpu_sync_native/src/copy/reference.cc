@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <cstddef>
@@ -13,6 +14,8 @@
 namespace tpu_sync_native {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 double ThreadCpuSeconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -23,13 +26,15 @@ double ThreadCpuSeconds() {
 
 ReferenceTime CopyReference(std::span<const uint64_t> rows, ReferenceMethod method, int threads) {
   const size_t count = rows.size() / 3;
-  std::barrier ready(threads + 1);
+  std::barrier ready(threads);
   std::vector<double> cpu_s(threads);
+  std::vector<Clock::time_point> started(threads), ended(threads);
   std::vector<std::thread> workers;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&, t] {
       ready.arrive_and_wait();
-      const double start = ThreadCpuSeconds();
+      const double start_s = ThreadCpuSeconds();
+      started[t] = Clock::now();
       for (size_t i = t; i < count; i += threads) {
         const auto* source = reinterpret_cast<const void*>(rows[i * 3]);
         auto* target = reinterpret_cast<void*>(rows[i * 3 + 1]);
@@ -40,13 +45,13 @@ ReferenceTime CopyReference(std::span<const uint64_t> rows, ReferenceMethod meth
         }
       }
       NonTemporalFence();
-      cpu_s[t] = ThreadCpuSeconds() - start;
+      ended[t] = Clock::now();
+      cpu_s[t] = ThreadCpuSeconds() - start_s;
     });
   }
-  ready.arrive_and_wait();
-  const auto start = std::chrono::steady_clock::now();
   for (std::thread& worker : workers) worker.join();
-  ReferenceTime time{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0};
+  const Clock::duration wall = *std::ranges::max_element(ended) - *std::ranges::min_element(started);
+  ReferenceTime time{std::chrono::duration<double>(wall).count(), 0};
   for (const double seconds : cpu_s) time.cpu_s += seconds;
   return time;
 }

@@ -13,8 +13,8 @@ struct ReferenceTime {
   double cpu_s;  // of the copying threads together
 };
 
-// Copies (source, target, bytes) rows, row i on thread i % threads. The clock starts when every thread stands
-// ready, so that starting threads is not measured.
+// Copies (source, target, bytes) rows, row i on thread i % threads. Measured by the threads themselves, from
+// the first that starts to the last that ends, once all stand ready: starting threads is not measured.
 ReferenceTime CopyReference(std::span<const uint64_t> rows, ReferenceMethod method, int threads);
 
 }  // namespace tpu_sync_native
