@@ -32,6 +32,8 @@ class Attachment:
         self.connection = connection
         self.indexes: dict[bytes, int] = {}
         self.refused: dict[bytes, KVTierError] = {}  # why a namespace could not be opened
+        self.writing: set[int] = set()  # write leases that our callers hold
+        self.copies = False  # a copy engine was made, which may write under another session's leases
 
     def open_namespace(
         self, control: ControlChannel, id: bytes, fingerprint_json: str, chunk_bytes: int
@@ -42,13 +44,25 @@ class Attachment:
             raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
         self.indexes[id] = info.index
 
-    def close(self, *, orderly: bool) -> None:
-        """End the session. orderly: say first that this process writes into no slot any more."""
-        if orderly:
-            with suppress(native.DaemonLost, OSError):
-                self.session.ping()  # what was posted before is served before the end of file is seen
-                self.connection.sendall(fdpass.DRAINED)
+    def close(self) -> None:
+        """End the session in order: this process writes into no slot any more."""
+        with suppress(native.DaemonLost):
+            self.session.ping()  # what was posted before is served before the end of file is seen
+        self._end(drained=True)
+
+    def abandon(self) -> None:
+        """End a lost session: what it had reserved is quarantined if somebody may still write it.
+
+        Nobody does when no caller holds a write lease and nothing here copies: a reserve that ran into its
+        deadline never handed its slots out.
+        """
+        self._end(drained=not self.writing and not self.copies)
+
+    def _end(self, *, drained: bool) -> None:
         self.session.mark_lost()
+        if drained:
+            with suppress(OSError):
+                self.connection.sendall(fdpass.DRAINED)
         self.connection.close()
 
 

@@ -36,7 +36,7 @@ class Namespace:
     def attached(self) -> bool:
         """Open at the daemon: a call now has a chance to succeed."""
         attachment = self._keeper.attachment
-        return attachment is not None and self.id in attachment.indexes
+        return attachment is not None and not attachment.session.lost and self.id in attachment.indexes
 
     # ---- for people ----
 
@@ -110,6 +110,8 @@ class Namespace:
         attachment, index = self._keeper.bound(self.id)
         with self._keeper.translate(attachment):
             grant = attachment.session.reserve(index, keys)
+        if grant.lease:
+            attachment.writing.add(grant.lease)
         refs = grant.refs
         return SlotGrants(
             grant.lease,
@@ -132,6 +134,7 @@ class Namespace:
             return True
         if keep is not None and len(keep) != len(lease):
             raise InvalidArgument(f"keep: {len(keep)} entries for a lease of {len(lease)} slots")
+        self._keeper.done_writing(lease)
         attachment = self._keeper.attachment_of(lease)
         if attachment is None:
             if wait:
@@ -152,6 +155,7 @@ class Namespace:
         self._give_back(lease, "release")
 
     def _give_back(self, lease: SlotLease, how: Literal["abort", "release"]) -> None:
+        self._keeper.done_writing(lease)
         attachment = self._keeper.attachment_of(lease)
         if attachment is None or lease.lease == 0:
             return

@@ -109,7 +109,7 @@ class Keeper:
             attachment, self._attachment = self._attachment, None
             control, self._control = self._control, None
         if attachment is not None:
-            attachment.close(orderly=True)
+            attachment.close()
         if control is not None:
             control.close()
 
@@ -192,12 +192,13 @@ class Keeper:
         attachment = self._attachment
         if attachment is None:
             raise self._unavailable()
+        attachment.copies = True
         return native.CopyEngine(attachment.session, threads=threads)
 
     def bound(self, id: bytes) -> tuple[Attachment, int]:
         """The present attachment and the namespace's index in it; raises when there is none."""
         attachment = self._attachment
-        if attachment is None:
+        if attachment is None or attachment.session.lost:
             raise self._unavailable()
         index = attachment.indexes.get(id)
         if index is None:
@@ -210,6 +211,12 @@ class Keeper:
         if attachment is None or attachment.number != lease.attachment or attachment.session.lost:
             return None
         return attachment
+
+    def done_writing(self, lease: SlotLease) -> None:
+        """The caller of this lease writes into its slots no more."""
+        attachment = self._attachment
+        if attachment is not None and attachment.number == lease.attachment:
+            attachment.writing.discard(lease.lease)
 
     @contextmanager
     def translate(self, attachment: Attachment, lease: int = 0) -> Iterator[None]:
@@ -304,7 +311,7 @@ class Keeper:
             self._losses += 1
         if control is not None:
             control.close()
-        attachment.close(orderly=False)
+        attachment.abandon()
         then = "; going on without cache, attaching again in the background" if self._managed else ""
         _log.warning("kvtier: %s%s", self._why, then)
 

@@ -162,7 +162,7 @@ def test_nobody_at_the_address(tmp_path: object) -> None:
 
 def test_a_socket_that_is_not_kvtier(daemon: Daemon) -> None:
     with socket.socket(socket.AF_UNIX) as stranger:
-        path = daemon.directory / "stranger.socket"
+        path = daemon.directory / "stranger"
         stranger.bind(str(path))
         stranger.listen()
         with pytest.raises(DaemonUnavailable):
