@@ -36,7 +36,7 @@ class Namespace:
     def attached(self) -> bool:
         """Open at the daemon: a call now has a chance to succeed."""
         attachment = self._keeper.attachment
-        return attachment is not None and not attachment.session.lost and self.id in attachment.indexes
+        return attachment is not None and self.id in attachment.indexes
 
     # ---- for people ----
 

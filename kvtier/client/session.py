@@ -117,14 +117,14 @@ class Keeper:
 
     @property
     def attachment(self) -> Attachment | None:
-        """The present one, or None."""
-        return self._attachment
+        """The present one, or None when there is none or it is lost."""
+        attachment = self._attachment
+        return None if attachment is None or attachment.session.lost else attachment
 
     @property
     def connected(self) -> bool:
         """Attached, and the daemon not known to be gone."""
-        attachment = self._attachment
-        return attachment is not None and not attachment.session.lost
+        return self.attachment is not None
 
     @property
     def boot_id(self) -> int:
@@ -173,11 +173,16 @@ class Keeper:
                 f"namespace {id.hex()}: chunk_bytes is {known.chunk_bytes}, not {chunk_bytes}"
             )
         ns = known or Namespace(self, id, text, chunk_bytes)
-        attachment = self._attachment
+        attachment = self.attachment
         if self._control_only:
             self.control().open_namespace(text, chunk_bytes)
         elif attachment is not None and id not in attachment.indexes:
-            attachment.open_namespace(self.control(), id, text, chunk_bytes)
+            try:
+                attachment.open_namespace(self.control(), id, text, chunk_bytes)
+            except DaemonUnavailable as error:
+                if not self._managed:
+                    raise
+                self.report_lost(attachment, str(error))  # the next attach opens it
         elif attachment is None and not self._managed:
             raise self._unavailable()
         with self._lock:
@@ -189,7 +194,7 @@ class Keeper:
 
     def copy_engine(self, threads: int) -> native.CopyEngine:
         """See `Client.copy_engine`."""
-        attachment = self._attachment
+        attachment = self.attachment
         if attachment is None:
             raise self._unavailable()
         attachment.copies = True
@@ -197,8 +202,8 @@ class Keeper:
 
     def bound(self, id: bytes) -> tuple[Attachment, int]:
         """The present attachment and the namespace's index in it; raises when there is none."""
-        attachment = self._attachment
-        if attachment is None or attachment.session.lost:
+        attachment = self.attachment
+        if attachment is None:
             raise self._unavailable()
         index = attachment.indexes.get(id)
         if index is None:
@@ -207,10 +212,8 @@ class Keeper:
 
     def attachment_of(self, lease: SlotLease) -> Attachment | None:
         """The attachment that a lease was taken in, unless that has ended."""
-        attachment = self._attachment
-        if attachment is None or attachment.number != lease.attachment or attachment.session.lost:
-            return None
-        return attachment
+        attachment = self.attachment
+        return attachment if attachment is not None and attachment.number == lease.attachment else None
 
     def done_writing(self, lease: SlotLease) -> None:
         """The caller of this lease writes into its slots no more."""
