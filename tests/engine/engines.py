@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,9 @@ BYTES_PER_TOKEN = {  # of float32 KV, all layers
     "mla": 3 * 576 * 4,  # layers, compressed vector, bytes
     "sliding": 6 * 2 * 2 * 64 * 4,
 }
+
+
+_WARM_UP_SEEDS = count(1_000_000)  # no engine's warm-up may be another's hit
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,10 @@ def load_model(kind: str, cache_dir: Path) -> Model:
     return Model(kind, path, 128)
 
 
-def tokens(count: int, seed: int) -> list[int]:
-    """A prompt: `count` ordinary token ids, the same for the same seed."""
+def tokens(length: int, seed: int) -> list[int]:
+    """A prompt: `length` ordinary token ids, the same for the same seed."""
     draw = Random(seed)
-    return [draw.randrange(FIRST_TOKEN, VOCABULARY) for _ in range(count)]
+    return [draw.randrange(FIRST_TOKEN, VOCABULARY) for _ in range(length)]
 
 
 class Engine(EngineProcess):
@@ -94,7 +98,7 @@ class Engine(EngineProcess):
 
     def warm_up(self) -> None:
         """The first long prompt of a fresh CPU engine must not be a hit: its kernels settle on it."""
-        self.generate([tokens(600, seed=10_000)], max_tokens=4)
+        self.generate([tokens(600, seed=next(_WARM_UP_SEEDS))], max_tokens=4)
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache, not the connector's."""

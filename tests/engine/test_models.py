@@ -14,13 +14,13 @@ def test_new_process_answers_the_same_from_the_arena(host, start, model_of, refe
     expected = references.tokens(model, prompts)
     first = start(model)
     first.warm_up()
-    assert first.generate(prompts) == expected
+    assert _one_by_one(first, prompts) == expected
     host.settle(first)
     first.close()
 
     second = start(model)
     second.warm_up()
-    assert second.generate(prompts[:2]) == expected[:2]
+    assert _one_by_one(second, prompts[:2]) == expected[:2]
     whole = sum(len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS for prompt in prompts[:2])
     assert second.external_hits() == whole
     if kind == "mla":
@@ -28,5 +28,10 @@ def test_new_process_answers_the_same_from_the_arena(host, start, model_of, refe
     else:  # of the layers with a window only its end is loaded
         assert 0 < second.loaded_bytes() < whole * BYTES_PER_TOKEN[kind]
     second.forget()
-    assert second.generate(prompts) == expected
+    assert _one_by_one(second, prompts) == expected
     host.settle(second)
+
+
+def _one_by_one(engine, prompts):
+    # vLLM's own answers of an MLA model on CPU depend on what else is in the batch, with or without a connector.
+    return [engine.generate([prompt])[0] for prompt in prompts]
