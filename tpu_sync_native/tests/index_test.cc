@@ -9,7 +9,10 @@ namespace tpu_sync_native::testing {
 namespace {
 
 MetaGeometry SmallGeometry() {
-  return {.data_bytes = 64 * 4096, .slab_bytes = 16 * 4096, .slots_max = 64, .namespaces_max = 4,
+  return {.data_bytes = 64 * 4096,
+          .slab_bytes = 16 * 4096,
+          .slots_max = 64,
+          .namespaces_max = 4,
           .bucket_count = DefaultBucketCount(64)};
 }
 
@@ -68,7 +71,8 @@ TEST(APrefixEndsAtTheFirstMiss) {
   CHECK(index.Hits(Range(0, 40)) == 17);
   SlotRef refs[40];
   CHECK(index.reader->LeadingHits(0, Range(0, 40).batch(), refs) == 17);
-  for (uint32_t i = 0; i < 17; ++i) CHECK(refs[i].slot == i && refs[i].offset == i * 4096 && refs[i].generation == 1);
+  for (uint32_t i = 0; i < 17; ++i)
+    CHECK(refs[i].slot == i && refs[i].offset == i * 4096 && refs[i].generation == 1);
 }
 
 TEST(WrongLengthsNamespacesAndEpochsAreMisses) {
@@ -111,9 +115,10 @@ TEST(GarbageIsAMiss) {
   IndexFixture index;
   index.Put(KeyOf(0), 0);
   const uint64_t place = index.Record(0).place;
-  for (const uint64_t bad : {PlaceWord(64 * 4096, SlotState::kCommitted, 32),  // beyond the payload
-                             PlaceWord(uint64_t{UINT32_MAX} * 4096, SlotState::kCommitted, 32),
-                             PlaceWord(0, SlotState::kCommitted, 31), PlaceWord(0, static_cast<SlotState>(9), 32)}) {
+  for (const uint64_t bad :
+       {PlaceWord(64 * 4096, SlotState::kCommitted, 32),  // beyond the payload
+        PlaceWord(uint64_t{UINT32_MAX} * 4096, SlotState::kCommitted, 32),
+        PlaceWord(0, SlotState::kCommitted, 31), PlaceWord(0, static_cast<SlotState>(9), 32)}) {
     index.Record(0).place = bad;
     CHECK(index.Hits(Range(0, 1)) == 0);
   }
@@ -164,8 +169,11 @@ TEST(EveryCellOfBothBucketsIsUsedBeforeItIsFull) {
 TEST(TwoChoicesFillHalfTheCellsWithoutARefusal) {
   // The default load: as many keys as slots, two cells for each.
   constexpr uint32_t kSlots = 1 << 18;
-  MetaGeometry geometry{.data_bytes = uint64_t{kSlots} * 4096, .slab_bytes = 4096, .slots_max = kSlots,
-                        .namespaces_max = 1, .bucket_count = DefaultBucketCount(kSlots)};
+  MetaGeometry geometry{.data_bytes = uint64_t{kSlots} * 4096,
+                        .slab_bytes = 4096,
+                        .slots_max = kSlots,
+                        .namespaces_max = 1,
+                        .bucket_count = DefaultBucketCount(kSlots)};
   IndexFixture index(geometry);
   uint32_t first_bucket = 0;
   for (uint32_t i = 0; i < kSlots; ++i) {

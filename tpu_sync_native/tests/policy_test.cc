@@ -193,7 +193,8 @@ TEST(S3FifoKeepsWhatIsUsedThroughAScan) {
   PolicyFixture fixture("s3fifo", kSlots);
   for (uint32_t slot = 0; slot < 100; ++slot) fixture.Insert(slot);
   for (uint32_t slot = 0; slot < 50; ++slot) fixture.policy->Touch(slot);
-  std::vector<uint32_t> free = fixture.Evict(40);  // nobody asked for them; the asked are in the main queue now
+  std::vector<uint32_t> free =
+      fixture.Evict(40);                 // nobody asked for them; the asked are in the main queue now
   for (uint32_t i = 0; i < 1000; ++i) {  // a scan: chunks that come once
     fixture.Insert(free.back(), 0x9e3779b9u * (i + 1));
     free.pop_back();

@@ -18,7 +18,9 @@ namespace tpu_sync_native::testing {
 
 class MemFile {
  public:
-  explicit MemFile(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)) { CHECK(fd_ >= 0); }
+  explicit MemFile(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    CHECK(fd_ >= 0);
+  }
   ~MemFile() { close(fd_); }
   MemFile(const MemFile&) = delete;
   MemFile& operator=(const MemFile&) = delete;
@@ -113,7 +115,8 @@ struct StoreFixture {
   }
   void CheckNothingHeld() const {
     CheckSound();
-    for (const char* name : {"pinned_slots", "reserved_slots", "quarantined_slots", "read_leases", "write_leases"}) {
+    for (const char* name :
+         {"pinned_slots", "reserved_slots", "quarantined_slots", "read_leases", "write_leases"}) {
       CHECK(Stat(name) == 0);
     }
   }

@@ -39,7 +39,8 @@ TEST(AnUnprovenEndQuarantinesUntilItIsProven) {
   f.store->OpenSession(2, 2, 200);
   const WriteGrant again = ReserveTwo(f, 2);
   CHECK(again.slots.size() == 2);
-  for (const SlotRef& ref : again.slots) CHECK(ref.slot != write.slots[0].slot && ref.slot != write.slots[1].slot);
+  for (const SlotRef& ref : again.slots)
+    CHECK(ref.slot != write.slots[0].slot && ref.slot != write.slots[1].slot);
   f.store->Commit(2, again.lease);
   f.store->CloseSession(1, false);
   CHECK(f.Stat("quarantined_slots") == 2);
@@ -107,7 +108,8 @@ TEST(NamespacesAreCheckedAndKnownAgain) {
   f.store->ClearNamespace(f.ns);
   CHECK(f.Hits(0, 3) == 0 && f.Hits(0, 3, other) == 2);
   const auto stats = f.store->Namespaces();
-  CHECK(stats.size() == 2 && stats[other].chunks == 2 && stats[other].bytes == 10000 && stats[f.ns].epoch == 2);
+  CHECK(stats.size() == 2 && stats[other].chunks == 2 && stats[other].bytes == 10000 &&
+        stats[f.ns].epoch == 2);
   f.CheckNothingHeld();
 }
 
@@ -159,14 +161,14 @@ TEST(ASlabWithPinsDoesNotMove) {
 
 TEST(ClassesShareTheArenaByAge) {
   StoreFixture f({.slabs = 16});
-  f.Put(0, 256);  // all of it
+  f.Put(0, 256);                                                                // all of it
   const uint32_t large = f.store->OpenNamespace("namespace-large0", 4 * 4096);  // 4 in a slab
   // The small chunks are never asked for again: the other class takes over, slab by slab.
   for (uint64_t i = 0; i < 400; ++i) CHECK(f.Put(1000 + i, 1, large) == 1);
   CHECK(f.store->Namespaces()[f.ns].chunks == 0 && f.store->Namespaces()[large].chunks == 64);
   f.CheckNothingHeld();
   // And back, but what is in use meanwhile stays.
-  for (uint64_t i = 0; i < 400; ++i) {
+  for (uint64_t i = 0; i < 800; ++i) {
     CHECK(f.Put(5000 + i, 1) == 1);
     f.store->Touch(1, large, Range(1000 + 396, 4).batch());
   }

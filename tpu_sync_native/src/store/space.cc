@@ -32,14 +32,12 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
     if (StartRebalance(size_class, /*only_colder=*/true) && AddSlab(size_class))
       return slots.Take(size_class);
   }
-  // A victim in a leaving slab frees no slot that could be taken: go on until one does. Victims that were a
-  // whole slab leave it free: it has to be asked for again.
+  // Victims may empty a slab, which is free then, or lie in a leaving one, which offers nothing.
   while (slot == kNoSlot && EvictFrom(size_class, std::min(wanted, kEvictGroup), looks) > 0) {
     slot = slots.Take(size_class);
     if (slot == kNoSlot && AddSlab(size_class)) slot = slots.Take(size_class);
   }
-  if (slot == kNoSlot &&
-      (AddSlab(size_class) || (StartRebalance(size_class, /*only_colder=*/false) && AddSlab(size_class)))) {
+  if (slot == kNoSlot && StartRebalance(size_class, /*only_colder=*/false) && AddSlab(size_class)) {
     slot = slots.Take(size_class);
   }
   return slot;
