@@ -1,8 +1,8 @@
-// Two kinds of processes on one store: the parent inserts, evicts, clears, and ends sessions; children read the
-// shared index, take chunks, copy and verify them, and are killed at any moment.
+// Two kinds of processes on one store: the parent inserts, evicts, clears, and ends sessions; children read
+// the shared index, take chunks, copy and verify them, and are killed at any moment.
 //
-// The children have no ring here: they ask the parent for leases over a pipe, as an engine asks the daemon. What
-// they read without asking (index, payload) is what engines read.
+// The children have no ring here: they ask the parent for leases over a pipe, as an engine asks the daemon.
+// What they read without asking (index, payload) is what engines read.
 
 #include <poll.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kChildren = 2;
 constexpr uint64_t kNumbers = 400;
-constexpr uint32_t kRun = 8;           // chunks of one request
+constexpr uint32_t kRun = 8;  // chunks of one request
 constexpr uint32_t kChunkBytes = 4096;
 constexpr auto kDuration = std::chrono::seconds(6);
 
@@ -128,9 +128,10 @@ class Stress {
     f_.store->CloseSession(1, true);
     f_.CheckNothingHeld();
     std::fprintf(stderr,
-                 "        %llu lookups, %llu hits, %llu verified, %llu changed under the reader, %llu wrong, %llu killed\n",
-                 Count(shared_->lookups), Count(shared_->hits), Count(shared_->verified), Count(shared_->torn),
-                 Count(shared_->wrong), static_cast<unsigned long long>(killed_));
+                 "        %llu lookups, %llu hits, %llu verified, %llu changed under the reader, %llu wrong, "
+                 "%llu killed\n",
+                 Count(shared_->lookups), Count(shared_->hits), Count(shared_->verified),
+                 Count(shared_->torn), Count(shared_->wrong), static_cast<unsigned long long>(killed_));
     CHECK(shared_->wrong == 0);
     CHECK(shared_->verified > 1000 && killed_ > kChildren && f_.Stat("evictions") > 1000);
   }
@@ -191,7 +192,8 @@ class Stress {
         const WriteGrant grant = f_.store->Reserve(1, f_.ns, Range(first, kRun).batch());
         size_t granted = 0;
         for (uint32_t i = 0; i < grant.grants.size(); ++i) {
-          if (grant.grants[i] == Grant::kGranted) Fill(f_.arena->data(), grant.slots[granted++].offset, first + i);
+          if (grant.grants[i] == Grant::kGranted)
+            Fill(f_.arena->data(), grant.slots[granted++].offset, first + i);
         }
         if (grant.lease == 0) return;
         if (random_() % 8 == 0) {
