@@ -11,9 +11,8 @@
 // area's end is preceded by a record of kSkip, which stretches to the end. A client that finds the ring empty
 // skips to the start as well, so a quiet session touches few pages and stays in the cache.
 //
-//   client   record bytes, then request_tail.store     server   request_tail.load, then private copy of the
-//   record,
-//            server_sleeping set -> ring the doorbell            then request_head.store
+//   client  writes the record, then stores request_tail; a resting server is woken by the doorbell
+//   server  loads request_tail, copies the record, then stores request_head
 //
 // Replies: a session has at most one call in flight (posted requests get no reply), so the reply area holds
 // one reply: ReplyHeader, slots, grants. The server writes it, then stores the request's sequence number in
@@ -23,6 +22,11 @@
 // Sleeping: each side announces that it is about to sleep in a flag, looks once more, and sleeps on a futex
 // word; the other side stores its news first and looks at the flag after. All four accesses are sequentially
 // consistent.
+//
+// Waking costs the waker several microseconds, so posted requests avoid it: a server that has served
+// something lately only naps (it looks again within kNapMs by itself), and of what is posted to one that
+// sleeps (kSleepMs at most) only a commit wakes it, for others may be waiting to read that chunk. A call
+// always wakes it.
 //
 // Trust: the server believes nothing in here. Counters, lengths and ids are read once, checked, and used from
 // private memory; a ring that lies is closed (`server_closed`) and never looked at again. The memfd is sealed
@@ -61,10 +65,15 @@ struct RingHeader {
   std::atomic<uint32_t> server_closed;  // 1: the ring is not served any more
   alignas(64) std::atomic<uint64_t> reply_sequence;
   std::atomic<uint32_t> client_futex;  // the client sleeps on it; raised to wake it
-  // Set by the server before it sleeps, cleared by the client that wakes it.
-  alignas(64) std::atomic<uint32_t> server_sleeping;
+  // A ServerRest, set by the server before it rests; made kAwake by the client that wakes it.
+  alignas(64) std::atomic<uint32_t> server_rest;
 };
 static_assert(sizeof(RingHeader) <= kRingHeaderBytes);
+
+inline constexpr uint64_t kNapMs = 1;
+inline constexpr uint64_t kSleepMs = 40;
+
+enum ServerRest : uint32_t { kAwake = 0, kNapping = 1, kSleeping = 2 };
 
 enum class Op : uint8_t {
   kSkip = 0,  // no request: go on at the start of the area

@@ -66,14 +66,19 @@ RingStatus RingClient::SendLocked(const Outgoing& request, bool wants_reply, boo
   WriteRecord(request, wants_reply, record_bytes);
   tail_ += record_bytes;
   header.request_tail.store(tail_, std::memory_order_seq_cst);
-  // The server announced its sleep before its last look, so either it saw the tail or we see the
-  // announcement.
-  if (header.server_sleeping.load(std::memory_order_seq_cst) != 0) {
-    header.server_sleeping.store(0, std::memory_order_relaxed);
-    doorbell_.Ring();
+  // The server announced its rest before its last look: either it saw the tail, or we see the announcement.
+  const uint32_t rest = header.server_rest.load(std::memory_order_seq_cst);
+  const bool urgent = wants_reply || (request.op == Op::kCommit && rest == kSleeping);
+  if (rest != kAwake && urgent) {
+    WakeServer();
     *woke = true;
   }
   return RingStatus::kOk;
+}
+
+void RingClient::WakeServer() {
+  ring_.header().server_rest.store(kAwake, std::memory_order_relaxed);
+  doorbell_.Ring();
 }
 
 RingStatus RingClient::MakeRoomLocked(uint64_t record_bytes, bool may_wait, uint64_t deadline_ns) {
@@ -89,6 +94,7 @@ RingStatus RingClient::MakeRoomLocked(uint64_t record_bytes, bool may_wait, uint
   const uint64_t needed_bytes = record_bytes + (rewind ? until_end : 0);
   if (kRequestAreaBytes - used_bytes < needed_bytes) {
     if (!may_wait) return RingStatus::kBusy;
+    if (header.server_rest.load(std::memory_order_seq_cst) != kAwake) WakeServer();
     const RingStatus status = SleepUntil(2, deadline_ns, [&] {
       used_bytes = used();
       return used_bytes > kRequestAreaBytes || kRequestAreaBytes - used_bytes >= needed_bytes;
@@ -133,7 +139,9 @@ void RingClient::WriteRecord(const Outgoing& request, bool wants_reply, uint64_t
 RingStatus RingClient::AwaitReplyLocked(bool spin, uint64_t deadline_ns) {
   RingHeader& header = ring_.header();
   const auto replied = [&] { return header.reply_sequence.load(std::memory_order_seq_cst) == sequence_; };
-  if (spin) {
+  if (spin && spin_skips_ > 0) {
+    --spin_skips_;
+  } else if (spin) {
     const uint64_t spin_until_ns = std::min(SteadyNs() + kSpinNs, deadline_ns);
     do {
       for (int i = 0; i < 8; ++i) {
@@ -141,6 +149,7 @@ RingStatus RingClient::AwaitReplyLocked(bool spin, uint64_t deadline_ns) {
         CpuRelax();
       }
     } while (SteadyNs() < spin_until_ns);
+    spin_skips_ = kSpinSkips;
   }
   return SleepUntil(1, deadline_ns, replied);
 }

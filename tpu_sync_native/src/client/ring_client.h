@@ -59,7 +59,11 @@ class RingClient {
   template <typename Done>
   RingStatus SleepUntil(uint32_t reason, uint64_t deadline_ns, Done done);
 
+  void WakeServer();
+
   static constexpr uint64_t kSpinNs = 30 * kNsPerUs;
+  // After a spin in vain, calls that go to sleep at once: the server had no core to answer from.
+  static constexpr uint32_t kSpinSkips = 16;
   // An empty ring goes back to its start once it stands behind this place: its first pages stay in the cache.
   static constexpr uint64_t kRewindBytes = 64u << 10;
 
@@ -67,8 +71,9 @@ class RingClient {
   Doorbell doorbell_;
   const uint64_t deadline_ns_;
   DeadlineLock lock_;
-  uint64_t tail_ = 0;      // guarded by lock_; the shared one is only told
-  uint64_t sequence_ = 0;  // guarded by lock_
+  uint64_t tail_ = 0;        // guarded by lock_; the shared one is only told
+  uint64_t sequence_ = 0;    // guarded by lock_
+  uint32_t spin_skips_ = 0;  // guarded by lock_
 };
 
 }  // namespace tpu_sync_native

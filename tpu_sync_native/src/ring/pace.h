@@ -34,6 +34,7 @@ class Pace {
     return gap_mean_ns_ < kDenseGapNs && now_ns - served_ns_ < kSpinNs && now_ns >= penalty_until_ns_;
   }
 
+  uint64_t served_ns() const { return served_ns_; }
   void Slept(uint64_t now_ns) { looked_ns_ = now_ns; }
 
  private:

@@ -48,7 +48,7 @@ void RingServer::Stop() {
 void RingServer::Add(SessionId session, int ring_fd) {
   auto served = std::make_unique<Served>(Served{session, RingMap::Create(ring_fd)});
   // The thread may be asleep and has not announced it in this ring.
-  served->ring.header().server_sleeping.store(1, std::memory_order_seq_cst);
+  served->ring.header().server_rest.store(kSleeping, std::memory_order_seq_cst);
   const Change change(*this);
   rings_.push_back(std::move(served));
 }
@@ -110,7 +110,7 @@ uint32_t RingServer::LookLocked() {
   uint32_t requests = 0;
   bool closed = false;
   for (auto& served : rings_) {
-    if (announced_) served->ring.header().server_sleeping.store(0, std::memory_order_relaxed);
+    if (announced_) served->ring.header().server_rest.store(kAwake, std::memory_order_relaxed);
     for (uint32_t n = 0; n < kRequestsPerLookMax; ++n) {
       const Step step = ServeOneLocked(*served);
       if (step == Step::kServed) {
@@ -226,11 +226,15 @@ void RingServer::KeepHouse(uint64_t now_ns) {
 }
 
 void RingServer::Sleep(uint64_t now_ns) {
+  const bool nap = now_ns - pace_.served_ns() < kNapWindowNs;
+  const uint64_t rest_ns = (nap ? kNapMs : kSleepMs) * kNsPerMs;
   uint32_t rung = 0;
   {
     const std::lock_guard lock(mutex_);
     announced_ = true;
-    for (auto& served : rings_) served->ring.header().server_sleeping.store(1, std::memory_order_seq_cst);
+    for (auto& served : rings_) {
+      served->ring.header().server_rest.store(nap ? kNapping : kSleeping, std::memory_order_seq_cst);
+    }
     rung = doorbell_.word().load(std::memory_order_seq_cst);
     for (auto& served : rings_) {
       if (served->ring.header().request_tail.load(std::memory_order_seq_cst) != served->head) return;
@@ -238,7 +242,7 @@ void RingServer::Sleep(uint64_t now_ns) {
   }
   if (stop_.load()) return;
   sleeps_.fetch_add(1, std::memory_order_relaxed);
-  FutexWait(doorbell_.word(), rung, std::min(now_ns + kSleepNsMax, std::max(tick_ns_, now_ns + kNsPerMs)));
+  FutexWait(doorbell_.word(), rung, std::min(now_ns + rest_ns, std::max(tick_ns_, now_ns + kNsPerMs)));
   pace_.Slept(SteadyNs());
 }
 

@@ -3,7 +3,7 @@
 // Loop: look at each ring, serve what is there (a bounded number of requests a ring and look, so that none
 // starves the others); nothing there: spin briefly while traffic is dense (pace.h), then announce sleep in
 // every ring, look once more, and sleep on the doorbell. The sleep is bounded, so a doorbell that some client
-// scribbled on costs the others kSleepNsMax at most. Once a second the store's leases expire and cleared
+// scribbled on costs the others kSleepMs at most. Once a second the store's leases expire and cleared
 // slots are reclaimed.
 //
 // A ring that lies is closed: its client fails at once, its session stays until its socket ends.
@@ -50,7 +50,7 @@ class RingServer {
   enum class Step { kServed, kEmpty, kLie };
 
   static constexpr uint32_t kRequestsPerLookMax = 32;
-  static constexpr uint64_t kSleepNsMax = 25 * kNsPerMs;
+  static constexpr uint64_t kNapWindowNs = 20 * kNsPerMs;  // naps only, for this long after a request
   static constexpr uint64_t kTickNs = kNsPerS;
   static constexpr uint64_t kReclaimAgainNs = 5 * kNsPerMs;
   static constexpr uint64_t kReclaimSlotsMax = 1024;
