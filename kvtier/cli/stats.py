@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import defaultdict
 from contextlib import nullcontext
 from typing import Final
 
@@ -67,8 +68,9 @@ def _watch(channel: ControlChannel, interval_s: float) -> None:
 
 def page(stats: DaemonStats, before: DaemonStats | None, elapsed_s: float, address: str) -> RenderableType:
     """Everything on one screen. With an earlier look, `elapsed_s` ago, rates are those since then."""
-    parts: list[RenderableType] = [_daemon(stats, address), Text(), _arena(stats.counters)]
-    parts += [_traffic(stats.counters, before.counters if before else None, elapsed_s)]
+    counters = defaultdict(int, stats.counters)  # a daemon of another version may count other things
+    parts: list[RenderableType] = [_daemon(stats, address), Text(), _arena(counters)]
+    parts += [_traffic(counters, before.counters if before else None, elapsed_s)]
     for table in (_namespaces(stats.namespaces), _sessions(stats.sessions)):
         parts += [Text(), table]
     return Group(*parts)
@@ -105,7 +107,7 @@ def _arena(counters: dict[str, int]) -> Text:
 
 def _traffic(counters: dict[str, int], before: dict[str, int] | None, elapsed_s: float) -> Text:
     def grown(name: str) -> int:
-        return counters[name] - (before[name] if before else 0)
+        return counters[name] - (before.get(name, 0) if before else 0)
 
     asked = grown("hits") + grown("misses")
     text = Text.assemble(("traffic  ", "bold"))

@@ -3,7 +3,7 @@
 Start   address claimed -> arena files -> store -> sessions -> gRPC -> HTTP -> ready
 Stop    no new leases -> wait for those out, bounded -> gRPC and sessions end -> store -> files removed
 
-A signal (SIGTERM, SIGINT) begins the stop; a second one skips the waiting.
+A signal (SIGTERM, SIGINT, SIGHUP) begins the stop; a second one skips the waiting.
 """
 
 import asyncio
@@ -214,7 +214,9 @@ class Daemon:
 
     def _watch_signals(self, stack: contextlib.AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:  # started by nohup: it stays ignored
+                continue
             loop.add_signal_handler(number, self.request_stop)
             stack.callback(loop.remove_signal_handler, number)
 

@@ -85,7 +85,7 @@ def test_directories_are_made(paths):
         assert mode(directory / "s/t") == 0o700
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it(start_daemon, number):
     daemon = start_daemon("8MiB")
     daemon.signal(number)
