@@ -20,6 +20,7 @@
 #include "copy/backend.h"
 #include "copy/job.h"
 #include "copy/layout.h"
+#include "copy/page_toucher.h"
 
 namespace tpu_sync_native {
 namespace {
@@ -76,6 +77,7 @@ struct CopyEngine::Impl {
   };
 
   CopyEngineOptions options;
+  std::unique_ptr<PageToucher> pages;
   pid_t pid = getpid();
 
   std::mutex mutex;
@@ -128,6 +130,7 @@ CopyEngine::Impl::Piece CopyEngine::Impl::NextPieceLocked() {
 
 void CopyEngine::Impl::Run() {
   ExtentList scratch(kScratchExtents);
+  const CopyContext with{options.arena, pages.get(), options.guard.get(), options.backend.get(), &scratch};
   std::unique_lock lock(mutex);
   while (true) {
     work.wait(lock, [this] { return stopping || !loads.empty() || !stores.empty(); });
@@ -139,8 +142,7 @@ void CopyEngine::Impl::Run() {
     // Threads wake each other: the submitter pays for one wake only.
     if (!loads.empty() || !stores.empty()) work.notify_one();
     lock.unlock();
-    const uint64_t extents = piece.job->CopyPiece(piece.begin, piece.end, options.arena, options.guard.get(),
-                                                  options.backend.get(), &scratch);
+    const uint64_t extents = piece.job->CopyPiece(piece.begin, piece.end, with);
     lock.lock();
     totals.extents += extents;
     piece.job->bytes_left -= piece.end - piece.begin;
@@ -198,6 +200,7 @@ CopyEngine::CopyEngine(const CopyEngineOptions& options) {
     throw std::invalid_argument("backend " + impl->options.backend->capabilities().name +
                                 " cannot use this arena");
   }
+  impl->pages = std::make_unique<PageToucher>(options.arena, options.arena_bytes);
   impl->Start(options.threads == 0 ? DefaultThreads() : options.threads);
   impl_ = impl.release();
 }

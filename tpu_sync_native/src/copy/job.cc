@@ -133,14 +133,14 @@ bool CopyJob::StillValid(uint32_t chunk, const SlotGuard* guard) const {
   return guard == nullptr || guard->Unchanged(chunks_[chunk].slot, chunks_[chunk].generation);
 }
 
-uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const SlotGuard* guard,
-                            CopyBackend* backend, ExtentList* scratch) {
+uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with) {
+  ExtentList* const scratch = with.scratch;
   uint64_t extents = 0;
   bool moved = true;
   const auto flush = [&] {
     if (scratch->empty()) return;
     extents += scratch->view().size();
-    moved = backend->Copy(direction_, scratch->view()) && moved;
+    moved = with.backend->Copy(direction_, scratch->view()) && moved;
     scratch->clear();
   };
   const auto add = [&](uint64_t device, uint8_t* target, uint64_t bytes) {
@@ -164,13 +164,15 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const 
     const BlockRun& run = runs_[i];
     if (run.chunk != checked) {
       checked = run.chunk;
-      valid = StillValid(run.chunk, guard);
+      valid = StillValid(run.chunk, with.guard);
       if (!valid) MarkInvalid(run.chunk);
     }
     if (!valid) return;
-    layouts_[run.layout]->ForEachExtent(
-        run, chunks_[run.chunk].offset, from, to,
-        [&](uint64_t device, uint64_t offset, uint64_t bytes) { add(device, arena + offset, bytes); });
+    layouts_[run.layout]->ForEachExtent(run, chunks_[run.chunk].offset, from, to,
+                                        [&](uint64_t device, uint64_t offset, uint64_t bytes) {
+                                          with.pages->Touch(offset, bytes);
+                                          add(device, with.arena + offset, bytes);
+                                        });
   });
   flush();
 
@@ -183,7 +185,7 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const 
     const uint32_t chunk = runs_[i].chunk;
     if (chunk == checked) return;
     checked = chunk;
-    if (!moved || !StillValid(chunk, guard)) MarkInvalid(chunk);
+    if (!moved || !StillValid(chunk, with.guard)) MarkInvalid(chunk);
   });
   return extents;
 }

@@ -10,10 +10,20 @@
 #include <vector>
 
 #include "copy/layout.h"
+#include "copy/page_toucher.h"
 
 namespace tpu_sync_native {
 
 using LayoutList = std::vector<std::shared_ptr<const CopyLayout>>;
+
+// What a thread copies with. `scratch` is its own, the rest is shared.
+struct CopyContext {
+  uint8_t* arena;
+  PageToucher* pages;
+  const SlotGuard* guard;  // may be null: nothing changes
+  CopyBackend* backend;
+  ExtentList* scratch;
+};
 
 // The job's bytes are numbered from 0 in the order of its runs; a piece is a range of them, so that any job
 // can be cut anywhere. Built on the submitting thread, then read by many; only the atomics change.
@@ -28,9 +38,8 @@ class CopyJob {
   CopyDirection direction() const { return direction_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Copies the bytes [begin, end). `scratch` is the calling thread's. Returns how many extents that took.
-  uint64_t CopyPiece(uint64_t begin, uint64_t end, uint8_t* arena, const SlotGuard* guard,
-                     CopyBackend* backend, ExtentList* scratch);
+  // Copies the bytes [begin, end). Returns how many extents that took.
+  uint64_t CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with);
   // After the last piece.
   CopyCompletion Finish() const;
 
