@@ -87,8 +87,12 @@ bool Arena::PopulateStep(uint64_t offset, uint64_t length) {
   do {
     error = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(length)) == 0 ? 0 : errno;
   } while (error == EINTR && !stopping_);
-  if (error == EOPNOTSUPP) {  // a file system that cannot reserve: touching the pages commits them as well
+  // Reserved pages are still to be cleared, which would fall to the first engine that touches them; touching
+  // also commits the pages of a file system that cannot reserve.
+  const bool reserved = error == 0;
+  if (reserved || error == EOPNOTSUPP) {
     error = madvise(mapping_.data() + offset, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    if (reserved && error == EINVAL) error = 0;  // before Linux 5.14 the engines clear them
   }
   if (error == 0) return true;
   if (error == EINTR) return false;  // stopped
