@@ -137,6 +137,7 @@ class Sessions:
     def _new(self, client: str, pid: int, group: str, has_ring: bool) -> _Known:
         if self._draining:
             raise Draining("the daemon is stopping; no new sessions")
+        self._expire_pending()
         if len(self._known) + len(self._pending) >= SESSIONS_MAX or self._deaths.full:
             raise LimitReached(f"{SESSIONS_MAX} sessions are open; no more are allowed")
         self._last += 1
