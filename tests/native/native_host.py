@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,10 +86,16 @@ class Host:
         self.files.close()
 
 
+def stored(session: native.Session, ns: int, names: list[bytes]) -> native.SlotRefs:
+    """Reserve and commit chunks that are not there yet."""
+    write = session.reserve(ns, names)
+    assert list(write.grants) == [0] * len(names)
+    assert session.commit(write.lease) is True
+    return write.refs
+
+
 def wait_populated(store: native.Store) -> None:
     """Until the whole arena is there; population is fast here, and a failure says so itself."""
-    import time
-
     deadline_s = time.monotonic() + 30
     while store.populated_bytes() < store.stats()["data_bytes"]:
         assert store.population_error() is None, store.population_error()
