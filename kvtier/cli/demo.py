@@ -24,9 +24,9 @@ class _Size(click.ParamType[int]):
 @click.option(
     "--dram",
     type=_Size(),
-    default="384MiB",
+    default="128MiB",
     show_default=True,
-    help="Replay: the arena's size. The trace's working set is about four times the default.",
+    help="Replay: the arena's size. The trace's working set is about eleven times the default.",
 )
 @click.option(
     "--chunk", type=_Size(), default="16KiB", show_default=True, help="Replay: bytes that stand for a chunk."

@@ -13,7 +13,7 @@ from kvtier.errors import KVTierError
 from kvtier.sizes import show_size
 
 CHUNK_BLOCKS = 4  # 256 tokens
-GAP_S = 60.0  # a new conversation every minute
+GAP_S = 20.0  # a new conversation every 20 seconds: nearly all of them at once
 
 
 def run_replay_demo(
