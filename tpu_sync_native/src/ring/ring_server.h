@@ -51,6 +51,7 @@ class RingServer {
 
   static constexpr uint32_t kRequestsPerLookMax = 32;
   static constexpr uint64_t kNapWindowNs = 20 * kNsPerMs;  // naps only, for this long after a request
+  static constexpr int kNice = -10;
   static constexpr uint64_t kTickNs = kNsPerS;
   static constexpr uint64_t kReclaimAgainNs = 5 * kNsPerMs;
   static constexpr uint64_t kReclaimSlotsMax = 1024;
@@ -69,7 +70,7 @@ class RingServer {
 
   Store& store_;
   Doorbell doorbell_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::atomic<uint32_t> changes_waiting_{0};
   std::vector<std::unique_ptr<Served>> rings_;  // guarded by mutex_
   RequestReader reader_;                        // guarded by mutex_
@@ -79,7 +80,8 @@ class RingServer {
   uint64_t tick_ns_ = 0;    // the thread's own: when KeepHouse is due
   bool announced_ = false;  // the thread's own: sleep is announced in the rings
 
-  std::atomic<uint64_t> requests_{0}, posted_failures_{0}, sleeps_{0}, rings_closed_{0}, busy_ns_{0};
+  std::atomic<uint64_t> sessions_{0}, requests_{0}, posted_failures_{0}, sleeps_{0}, rings_closed_{0},
+      busy_ns_{0};
 };
 
 }  // namespace tpu_sync_native
