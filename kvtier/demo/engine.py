@@ -222,9 +222,9 @@ class _Show:
 
     def _print_turns(self, turns: list[Turn]) -> None:
         table = Table(box=box.SIMPLE_HEAD, title="The next turn, in the new process", title_justify="left")
-        table.add_column("conversation")
-        for heading in ("prompt tokens", "hit tokens", "TTFT without", "TTFT with kvtier", "faster"):
-            table.add_column(heading, justify="right")
+        table.add_column("conversation", no_wrap=True)
+        for heading in ("prompt\ntokens", "hit\ntokens", "TTFT\nwithout", "TTFT\nwith kvtier", ""):
+            table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("tokens")
         for turn in turns:
             table.add_row(

@@ -53,6 +53,7 @@ def _write(shape: Callable[[Any], tuple[Any, Any]], directory: Path) -> None:
     # Imported here: kvtier does not need them, only the engine's environment has them.
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
+    transformers.utils.logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         config, model_class = shape(transformers)

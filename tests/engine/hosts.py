@@ -18,6 +18,9 @@ class Host(Daemon):
     def sessions(self) -> int:
         return len(self.stats().sessions)
 
+    def has_namespace(self) -> bool:
+        return bool(self.stats().namespaces)
+
     def chunks(self) -> int:
         """Readable chunks, of all namespaces."""
         return sum(namespace.chunks for namespace in self.stats().namespaces)

@@ -17,7 +17,7 @@ def test_daemon_absent_then_there_then_killed_then_back(host, start, dense, refe
 
     for life in (1, 2):  # comes, is used, is killed, is missed
         host.start()
-        host.wait_for(lambda: host.sessions() > 0, "the engine attaches by itself", engine)
+        host.wait_for(lambda: _attached(host, engine), "the engine attaches by itself", engine)
         engine.forget()
         assert engine.generate([prompts[life]]) == [expected[life]]
         host.settle(engine)
@@ -33,6 +33,11 @@ def test_daemon_absent_then_there_then_killed_then_back(host, start, dense, refe
         assert engine.generate([prompts[life], prompts[3]]) == [expected[life], expected[3]]
         assert engine.external_hits() == hits
     host.start()
+
+
+def _attached(host, engine):
+    """Both halves of the engine are: the worker, and the scheduler with its namespace."""
+    return host.sessions() == 2 and engine.call("metrics")["kvtier_attached"] == 1 and host.has_namespace()
 
 
 def test_engine_killed_in_the_middle_of_storing(host, start, dense, references):

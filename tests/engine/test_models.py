@@ -33,5 +33,5 @@ def test_new_process_answers_the_same_from_the_arena(host, start, model_of, refe
 
 
 def _one_by_one(engine, prompts):
-    # vLLM's own answers of an MLA model on CPU depend on what else is in the batch, with or without a connector.
+    # vLLM's answers of an MLA model on CPU depend on what else is in the batch, without any connector too.
     return [engine.generate([prompt])[0] for prompt in prompts]
