@@ -116,7 +116,7 @@ def unsupported(vllm_config: Any) -> str | None:
     if current_platform.device_type != "cpu":
         return f"no copy backend for device {current_platform.device_type!r}"
     if not vllm_config.cache_config.enable_prefix_caching:
-        # Not only a user's choice: vLLM does so itself where a backend or model cannot go on from a prefix (the
+        # Not only a user's choice: vLLM does so where a backend or model cannot go on from a prefix (the
         # reference MLA backend of CPUs, attention that is not causal). A load would then be wrong tokens.
         return "prefix caching is off, by the user or because this model's backend cannot continue a prefix"
     nodes = getattr(vllm_config.parallel_config, "nnodes_within_dp", 1)
