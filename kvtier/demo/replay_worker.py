@@ -17,6 +17,7 @@ from kvtier import Client, Grant, KVTierError, Namespace
 from kvtier.demo.schedule import KEY_BYTES
 
 DEADLINE_MS = 5000  # a loaded machine is no fault here; `kvtier bench` measures the waits
+NAMESPACE = {"demo": "replay", "pattern": 1}
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -101,7 +102,7 @@ def main(pipe: Connection, address: str, chunk_bytes: int, number: int) -> None:
     """The process's life: keys in, JSON out; an empty message or the end of file ends it."""
     try:
         with Client.connect(address, name=f"replay/{number}", deadline_ms=DEADLINE_MS) as client:
-            ns = client.namespace({"demo": "replay", "pattern": 1}, chunk_bytes)
+            ns = client.namespace(NAMESPACE, chunk_bytes)
             worker = Worker(ns, number)
             pipe.send_bytes(b"{}")
             while message := pipe.recv_bytes():
