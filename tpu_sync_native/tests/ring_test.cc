@@ -190,18 +190,28 @@ TEST(SessionsComeAndGoWhileOthersAreServed) {
 TEST(PaceSpinsOnlyUnderDenseTraffic) {
   Pace pace;
   uint64_t now_ns = kNsPerS;
-  pace.Served(now_ns);
+  const auto serve = [&](uint64_t gap_ns, uint32_t times) {
+    for (uint32_t i = 0; i < times; ++i) pace.Served(now_ns += gap_ns);
+  };
+  serve(0, 1);
   CHECK(!pace.Spin(now_ns + 1));
-  for (int i = 0; i < 50; ++i) pace.Served(now_ns += 20 * kNsPerUs);
+  serve(20 * kNsPerUs, 50);
   CHECK(pace.Spin(now_ns + 1));
   CHECK(pace.Spin(now_ns + Pace::kSpinNs / 2));
   CHECK(!pace.Spin(now_ns + Pace::kSpinNs + 1));
-  // A spin step that took this long says that somebody else needs the core.
-  pace.Served(now_ns += 20 * kNsPerUs);
-  CHECK(!pace.Spin(now_ns += Pace::kStolenNs + 1));
-  for (int i = 0; i < 50; ++i) pace.Served(now_ns += 20 * kNsPerUs);
+  // That spin was in vain, so some pauses are slept through.
+  serve(20 * kNsPerUs, 1);
   CHECK(!pace.Spin(now_ns + 1));
-  for (int i = 0; i < 50; ++i) pace.Served(now_ns += kNsPerMs);
+  serve(20 * kNsPerUs, Pace::kSkips);
+  CHECK(pace.Spin(now_ns + 1));
+  // A spin step this long says that somebody else needs the core.
+  CHECK(!pace.Spin(now_ns += Pace::kStolenNs + 2));
+  serve(20 * kNsPerUs, 50);
+  CHECK(!pace.Spin(now_ns + 1));
+  serve(Pace::kPenaltyNs, 1);
+  serve(20 * kNsPerUs, 50);
+  CHECK(pace.Spin(now_ns + 1));
+  serve(kNsPerMs, 50);
   CHECK(!pace.Spin(now_ns + 1));
 }
 

@@ -21,17 +21,24 @@ class Pace {
   static constexpr uint64_t kStolenNs = 200 * kNsPerUs;  // a spin step this long: somebody else had the core
   static constexpr uint64_t kPenaltyNs = 20 * kNsPerMs;  // no spinning for this long after that
 
+  // After a spin in vain, pauses that are slept through: perhaps the client waited for this very core.
+  static constexpr uint32_t kSkips = 16;
+
   void Served(uint64_t now_ns) {
     const uint64_t gap_ns = std::min(now_ns - served_ns_, kGapNsMax);
     gap_mean_ns_ = (3 * gap_mean_ns_ + gap_ns) / 4;
     served_ns_ = looked_ns_ = now_ns;
+    if (skips_ > 0) --skips_;
   }
 
   // Called once per empty look at the rings.
   bool Spin(uint64_t now_ns) {
     if (now_ns - looked_ns_ > kStolenNs) penalty_until_ns_ = now_ns + kPenaltyNs;
     looked_ns_ = now_ns;
-    return gap_mean_ns_ < kDenseGapNs && now_ns - served_ns_ < kSpinNs && now_ns >= penalty_until_ns_;
+    if (gap_mean_ns_ >= kDenseGapNs || skips_ > 0 || now_ns < penalty_until_ns_) return false;
+    if (now_ns - served_ns_ < kSpinNs) return true;
+    skips_ = kSkips;
+    return false;
   }
 
   uint64_t served_ns() const { return served_ns_; }
@@ -39,6 +46,7 @@ class Pace {
 
  private:
   uint64_t gap_mean_ns_ = kGapNsMax;
+  uint32_t skips_ = 0;
   uint64_t served_ns_ = 0;
   uint64_t looked_ns_ = 0;
   uint64_t penalty_until_ns_ = 0;
