@@ -5,9 +5,9 @@ memory file, chunks at random places, on one core and on all. A chunk has 16 blo
 on the device as a prompt's blocks do in a fresh engine. `scattered` takes single blocks of 16 KiB instead.
 
 References of the same run, in turns with the engine: the same extents copied by plain threads with memcpy,
-and with non-temporal stores; the better one counts. Of all sides the best round: others use the memory too.
-The last cases move chunks through a real daemon
-(reserve, store, commit; lease, load, release) and count the CPU time of both processes.
+and with non-temporal stores; the better one counts. Of every side the best round counts: memory bandwidth
+belongs to the whole machine. The last cases move chunks through a real daemon (reserve, store, commit; lease,
+load, release) and count the CPU time of both processes.
 """
 
 from collections.abc import Callable

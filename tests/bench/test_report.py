@@ -24,7 +24,7 @@ def test_a_result_keeps_its_budget_or_not(
     value: float, reference: float | None, budget: Budget | None, ratio: float | None, ok: bool | None
 ) -> None:
     result = Result("case", value, "us", "other", reference, budget)
-    assert result.ratio == ratio
+    assert result.ratio == (None if ratio is None else pytest.approx(ratio))
     assert result.ok is ok
 
 

@@ -98,6 +98,7 @@ struct CopyEngine::Impl {
   uint64_t ended_cpu_ns = 0;          // of threads that have left Run; guarded by mutex
 
   void Start(int count);
+  void Stop();  // drains the queues
   void Run();
   void RequireUsable() const;
   Piece NextPieceLocked();
@@ -106,11 +107,28 @@ struct CopyEngine::Impl {
   uint64_t ThreadsCpuNsLocked();
 };
 
+// Throws std::system_error when the system has no thread to give; those already started are ended first.
 void CopyEngine::Impl::Start(int count) {
   const BlockedSignals blocked;
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([this] { Run(); });
-    pthread_setname_np(threads.back().native_handle(), ("kvt-copy-" + std::to_string(i)).c_str());
+  try {
+    for (int i = 0; i < count; ++i) {
+      threads.emplace_back([this] { Run(); });
+      pthread_setname_np(threads.back().native_handle(), ("kvt-copy-" + std::to_string(i)).c_str());
+    }
+  } catch (...) {
+    Stop();
+    throw;
+  }
+}
+
+void CopyEngine::Impl::Stop() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  work.notify_all();
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
   }
 }
 
@@ -302,14 +320,7 @@ bool CopyEngine::usable_here() const { return getpid() == impl_->pid; }
 void CopyEngine::Close() {
   impl_->RequireUsable();
   const std::lock_guard closing(impl_->close_mutex);
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->work.notify_all();
-  for (std::thread& thread : impl_->threads) {
-    if (thread.joinable()) thread.join();
-  }
+  impl_->Stop();
 }
 
 }  // namespace tpu_sync_native
