@@ -1,7 +1,5 @@
 #include "index/index_reader.h"
 
-#include <algorithm>
-
 #include "index/probe.h"
 
 namespace tpu_sync_native {
@@ -14,25 +12,20 @@ uint32_t IndexReader::LeadingHits(uint32_t ns, const KeyBatch& keys, SlotRef* re
   const uint64_t owner = OwnerWord(ns, epoch);
   const uint64_t offset_max = view_.data_bytes() - record.chunk_bytes;
 
-  HashedKey group[kProbeGroup];
-  for (uint32_t start = 0; start < keys.count; start += kProbeGroup) {
-    const uint32_t wanted = std::min(kProbeGroup, keys.count - start);
-    uint32_t count = 0;
-    while (count < wanted && MakeKey(view_, ns, keys.at(start + count), &group[count])) {
-      PrefetchBucket(view_, group[count++]);
-    }
-    for (uint32_t i = 0; i < count; ++i) PrefetchRecord(view_, group[i]);
-    for (uint32_t i = 0; i < count; ++i) {
-      SlotSnapshot snapshot;
-      const uint32_t slot = FindKey(view_, group[i], owner, &snapshot);
-      if (slot == kNoSlot || PlaceState(snapshot.place) != SlotState::kCommitted) return start + i;
-      const uint64_t offset = PlaceOffset(snapshot.place);
-      if (offset > offset_max) return start + i;
-      if (refs != nullptr) refs[start + i] = {slot, snapshot.generation, offset};
-    }
-    if (count < wanted) return start + count;  // a key of a wrong length
-  }
-  return keys.count;
+  HashedKey window[kProbeWindow];
+  const auto make = [&](uint32_t i) {
+    HashedKey* key = &window[i % kProbeWindow];
+    return MakeKey(view_, ns, keys.at(i), key) ? key : nullptr;
+  };
+  return ProbeKeys(view_, keys.count, make, [&](uint32_t i, const HashedKey& key) {
+    SlotSnapshot snapshot;
+    const uint32_t slot = FindKey(view_, key, owner, &snapshot);
+    if (slot == kNoSlot || PlaceState(snapshot.place) != SlotState::kCommitted) return false;
+    const uint64_t offset = PlaceOffset(snapshot.place);
+    if (offset > offset_max) return false;
+    if (refs != nullptr) refs[i] = {slot, snapshot.generation, offset};
+    return true;
+  });
 }
 
 bool IndexReader::Unchanged(uint32_t slot, uint32_t generation) const {

@@ -101,12 +101,7 @@ inline uint32_t FindKey(const MetaView& view, const HashedKey& key, uint64_t own
   return found;
 }
 
-// Two steps that hide the memory's latency when a group of keys goes through them together.
-inline void PrefetchBucket(const MetaView& view, const HashedKey& key) {
-  __builtin_prefetch(&view.bucket(key.buckets[0]));
-}
-
-// Needs the first bucket; asks for the record it names, or for the second bucket when it names none.
+// Needs the key's first bucket; asks for the record it names, or for the second bucket when it names none.
 inline void PrefetchRecord(const MetaView& view, const HashedKey& key) {
   const Bucket& bucket = view.bucket(key.buckets[0]);
   const bool named = ForMatches(bucket, MatchTags(bucket, key.tag), [&](uint32_t slot) {
@@ -116,6 +111,33 @@ inline void PrefetchRecord(const MetaView& view, const HashedKey& key) {
   if (!named) __builtin_prefetch(&view.bucket(key.buckets[1]));
 }
 
-inline constexpr uint32_t kProbeGroup = 16;
+inline constexpr uint32_t kProbeDistance = 12;  // keys between two steps: enough to hide a miss to memory
+inline constexpr uint32_t kProbeWindow = 32;    // keys under way at once, rounded up to a power of two
+
+// Takes `count` keys through three steps in a pipeline, so that their cache misses overlap: make(i) hashes
+// key i and returns it (null ends the batch before i), its bucket and its record are fetched, and visit(i,
+// key) looks at it (false ends the batch at i). Returns how many visits were true. A key lives for
+// kProbeWindow makes.
+template <typename Make, typename Visit>
+inline uint32_t ProbeKeys(const MetaView& view, uint32_t count, Make make, Visit visit) {
+  const HashedKey* window[kProbeWindow];
+  for (uint32_t i = 0; i < count + 2 * kProbeDistance; ++i) {
+    if (i < count) {
+      const HashedKey* key = make(i);
+      window[i % kProbeWindow] = key;
+      if (key != nullptr) {
+        __builtin_prefetch(&view.bucket(key->buckets[0]));
+      } else {
+        count = i;
+      }
+    }
+    const uint32_t second = i - kProbeDistance;  // wraps to a large number before its time
+    if (second < count) PrefetchRecord(view, *window[second % kProbeWindow]);
+    const uint32_t third = second - kProbeDistance;
+    if (third < count && !visit(third, *window[third % kProbeWindow])) return third;
+  }
+  return count;
+}
+static_assert(2 * kProbeDistance < kProbeWindow);
 
 }  // namespace tpu_sync_native

@@ -8,6 +8,7 @@ namespace tpu_sync_native {
 SlotTable::SlotTable(uint32_t slots_max, uint32_t slab_count, uint64_t slab_bytes)
     : slab_bytes_(slab_bytes),
       slots_per_slab_(slots_max / slab_count),
+      per_slab_inverse_(UINT64_MAX / slots_per_slab_ + 1),
       cells_(slots_max),
       slabs_(slab_count),
       free_slabs_(slab_count) {

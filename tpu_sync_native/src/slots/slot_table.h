@@ -63,7 +63,11 @@ class SlotTable {
   void SetLeaving(uint32_t slab, bool leaving);
   void Touch(uint32_t slot, uint64_t tick) { slabs_[slab_of(slot)].touched = tick; }
 
-  uint32_t slab_of(uint32_t slot) const { return slot / slots_per_slab_; }
+  uint32_t slab_of(uint32_t slot) const {
+    // slot / slots_per_slab_, exact for 32-bit numbers, without the division that every step would pay.
+    if (slots_per_slab_ == 1) return slot;
+    return static_cast<uint32_t>((static_cast<unsigned __int128>(per_slab_inverse_) * slot) >> 64);
+  }
   uint32_t first_slot(uint32_t slab) const { return slab * slots_per_slab_; }
   uint32_t slots_per_slab() const { return slots_per_slab_; }
   uint64_t slab_bytes() const { return slab_bytes_; }
@@ -85,6 +89,7 @@ class SlotTable {
 
   const uint64_t slab_bytes_;
   const uint32_t slots_per_slab_;
+  const uint64_t per_slab_inverse_;
   ZeroedArray<SlotCell> cells_;
   std::vector<Slab> slabs_;
   std::vector<SizeClass> classes_;

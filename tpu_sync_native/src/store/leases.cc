@@ -102,7 +102,7 @@ Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys)
   const uint64_t owner = OwnerWord(ns, namespaces[ns].epoch);
   for (uint32_t i = keys.count; i-- > 0;) {
     HashedKey key;
-    MakeKey(index.view(), ns, keys.at(i), &key);
+    if (!MakeKey(index.view(), ns, keys.at(i), &key)) continue;
     SlotSnapshot snapshot;
     const uint32_t slot = FindKey(index.view(), key, owner, &snapshot);
     if (slot != kNoSlot && PlaceState(snapshot.place) == SlotState::kCommitted) TouchSlot(slot);

@@ -1,5 +1,5 @@
 // Write leases. A reserve goes over its keys three times:
-//   1  find what is there (groups of keys, so that their cache misses overlap) and hold it for the call
+//   1  find what is there, and hold it for the call
 //   2  give every missing key a slot, in order; the first that finds no room ends it for those behind it,
 //   since
 //      a prefix with a hole is of little use
@@ -17,26 +17,23 @@ void Store::Impl::ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Gr
                                uint32_t* missing) {
   const MetaView& view = index.view();
   const uint64_t owner = OwnerWord(ns, namespaces[ns].epoch);
-  for (uint32_t start = 0; start < keys.count; start += kProbeGroup) {
-    const uint32_t end = std::min(start + kProbeGroup, keys.count);
-    for (uint32_t i = start; i < end; ++i) {
-      MakeKey(view, ns, keys.at(i), &scratch.keys[i]);
-      PrefetchBucket(view, scratch.keys[i]);
+  const auto make = [&](uint32_t i) {
+    HashedKey* key = &scratch.keys[i];
+    return MakeKey(view, ns, keys.at(i), key) ? key : nullptr;
+  };
+  ProbeKeys(view, keys.count, make, [&](uint32_t i, const HashedKey& key) {
+    SlotSnapshot snapshot;
+    const uint32_t slot = FindKey(view, key, owner, &snapshot);
+    if (slot == kNoSlot) {
+      ++*missing;
+    } else if (PlaceState(snapshot.place) == SlotState::kCommitted) {
+      (*grants)[i] = Grant::kPresent;
+      if (slots.Pin(slot)) scratch.slots[i] = slot;
+    } else {
+      (*grants)[i] = Grant::kPending;
     }
-    for (uint32_t i = start; i < end; ++i) PrefetchRecord(view, scratch.keys[i]);
-    for (uint32_t i = start; i < end; ++i) {
-      SlotSnapshot snapshot;
-      const uint32_t slot = FindKey(view, scratch.keys[i], owner, &snapshot);
-      if (slot == kNoSlot) {
-        ++*missing;
-      } else if (PlaceState(snapshot.place) == SlotState::kCommitted) {
-        (*grants)[i] = Grant::kPresent;
-        if (slots.Pin(slot)) scratch.slots[i] = slot;
-      } else {
-        (*grants)[i] = Grant::kPending;
-      }
-    }
-  }
+    return true;
+  });
 }
 
 // Step 2 for one key; `missing` keys are left, this one included.
