@@ -29,12 +29,11 @@ class EngineChild:
         self.llm = vllm.LLM(
             model,
             skip_tokenizer_init=True,
-            dtype="float32",
             enforce_eager=True,
             seed=0,
             disable_log_stats=False,
             kv_transfer_config=config.KVTransferConfig(**connector) if connector else None,
-            **engine,
+            **{"dtype": "float32", **engine},
         )
         return {"start_s": time.monotonic() - began}
 
