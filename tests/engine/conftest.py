@@ -7,6 +7,9 @@ import pytest
 from engines import Engine, Model, References, load_model
 from hosts import Host, running_host
 
+TEST_TIMEOUT_S = (
+    600  # two starts of a real engine on a busy machine; every call has a shorter deadline of its own
+)
 MODEL_CACHE = Path(__file__).parents[2] / ".cache" / "models"
 
 
@@ -14,6 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,10 @@ class Host(Daemon):
         """Bytes of all chunks committed in this life of the daemon."""
         return sum(namespace.stores * namespace.chunk_bytes for namespace in self.stats().namespaces)
 
+    def hit_chunks(self) -> int:
+        """Chunks that were leased for a load in this life of the daemon."""
+        return sum(namespace.hits for namespace in self.stats().namespaces)
+
     def leased(self) -> dict[str, int]:
         """What sessions, dead ones included, still hold; empty when nothing is held."""
         kinds = ("read_leases", "write_leases", "pinned_slots", "reserved_slots")

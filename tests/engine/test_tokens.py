@@ -21,6 +21,7 @@ def test_cold_warm_and_in_a_new_process(host, start, dense, references):
     first.forget()
     assert first.generate([prompt]) == expected  # warm: its own cache is empty, the arena's is not
     _assert_reloaded(first)
+    assert host.hit_chunks() == WHOLE_CHUNKS_TOKENS // CHUNK_TOKENS
     assert host.stored_bytes() == stored  # nothing was stored twice
     host.settle(first)
     first.close()
@@ -29,6 +30,7 @@ def test_cold_warm_and_in_a_new_process(host, start, dense, references):
     second.warm_up()
     assert second.generate([prompt]) == expected
     _assert_reloaded(second)
+    assert host.hit_chunks() == 2 * WHOLE_CHUNKS_TOKENS // CHUNK_TOKENS
     host.settle(second)
 
 
