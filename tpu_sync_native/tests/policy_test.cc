@@ -13,7 +13,7 @@ namespace {
 
 struct PolicyFixture {
   explicit PolicyFixture(std::string_view name, uint32_t slots = 64)
-      : cells(slots), policy(FindPolicy(name, cells.data(), slots)()) {}
+      : cells(slots), policy(FindPolicy(name, cells.data(), slots).make()) {}
 
   void Insert(uint32_t slot) { Insert(slot, slot * 2654435761u); }
   void Insert(uint32_t slot, uint32_t fingerprint) {

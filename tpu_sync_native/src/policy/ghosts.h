@@ -13,6 +13,8 @@ class Ghosts {
  public:
   explicit Ghosts(uint32_t count) : table_(count), step_(count / 4096 + 1) {}
 
+  uint64_t bytes() const { return table_.size() * sizeof(uint32_t); }
+
   void Add(uint32_t fingerprint);
   // Whether the fingerprint was added within the last `evictions_max` calls of Add; forgets it if so.
   bool TakeRecent(uint32_t fingerprint, uint32_t evictions_max);

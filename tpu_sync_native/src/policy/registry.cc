@@ -10,13 +10,14 @@ namespace tpu_sync_native {
 namespace {
 
 PolicyFactory Lru(SlotCell* cells, uint32_t /*slots_max*/) {
-  return [cells] { return std::make_unique<LruPolicy>(cells); };
+  return {.make = [cells] { return std::make_unique<LruPolicy>(cells); }};
 }
 
 PolicyFactory S3Fifo(SlotCell* cells, uint32_t slots_max) {
-  return [cells, ghosts = std::make_shared<Ghosts>(slots_max)] {
-    return std::make_unique<S3FifoPolicy>(cells, ghosts);
-  };
+  // Half a ghost for every slot keeps the index within 96 bytes a chunk.
+  const auto ghosts = std::make_shared<Ghosts>(slots_max / 2 + 1);
+  return {.make = [cells, ghosts] { return std::make_unique<S3FifoPolicy>(cells, ghosts); },
+          .shared_bytes = ghosts->bytes()};
 }
 
 constexpr std::string_view kNames[] = {"lru", "s3fifo"};

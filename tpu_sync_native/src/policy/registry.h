@@ -11,8 +11,12 @@
 
 namespace tpu_sync_native {
 
-// Makes one policy for one size class of the store it belongs to.
-using PolicyFactory = std::function<std::unique_ptr<EvictionPolicy>()>;
+struct PolicyFactory {
+  // Makes one policy for one size class of the store it belongs to.
+  std::function<std::unique_ptr<EvictionPolicy>()> make;
+  // What all of them together need beside the cells; part of the index's memory.
+  uint64_t shared_bytes = 0;
+};
 
 std::span<const std::string_view> PolicyNames();
 

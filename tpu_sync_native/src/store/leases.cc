@@ -100,12 +100,20 @@ Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys)
   if (outcome != Outcome::kOk) return outcome;
   ++tick;
   const uint64_t owner = OwnerWord(ns, namespaces[ns].epoch);
-  for (uint32_t i = keys.count; i-- > 0;) {
-    HashedKey key;
-    if (!MakeKey(index.view(), ns, keys.at(i), &key)) continue;
+  scratch.slots.assign(keys.count, kNoSlot);
+  HashedKey window[kProbeWindow];
+  const auto make = [&](uint32_t i) {
+    HashedKey* key = &window[i % kProbeWindow];
+    return MakeKey(index.view(), ns, keys.at(i), key) ? key : nullptr;
+  };
+  ProbeKeys(index.view(), keys.count, make, [&](uint32_t i, const HashedKey& key) {
     SlotSnapshot snapshot;
     const uint32_t slot = FindKey(index.view(), key, owner, &snapshot);
-    if (slot != kNoSlot && PlaceState(snapshot.place) == SlotState::kCommitted) TouchSlot(slot);
+    if (slot != kNoSlot && PlaceState(snapshot.place) == SlotState::kCommitted) scratch.slots[i] = slot;
+    return true;
+  });
+  for (uint32_t i = keys.count; i-- > 0;) {
+    if (scratch.slots[i] != kNoSlot) TouchSlot(scratch.slots[i]);
   }
   return Outcome::kOk;
 }

@@ -27,7 +27,7 @@ uint32_t Store::Impl::OpenNamespace(std::string_view id, uint64_t bytes) {
   }
   const auto ns = static_cast<uint32_t>(namespaces.size());
   const ClassId size_class = slots.ClassFor(RoundUp(bytes, kPayloadUnit));
-  while (classes.size() <= size_class) classes.push_back({.policy = make_policy()});
+  while (classes.size() <= size_class) classes.push_back({.policy = make_policy.make()});
   namespaces.push_back({.id = std::string(id), .chunk_bytes = bytes, .size_class = size_class, .epoch = 1});
   namespace_by_id.emplace(id, ns);
   index.OpenNamespace(ns, id, bytes);

@@ -8,7 +8,7 @@ namespace tpu_sync_native {
 uint64_t Store::Impl::IndexBytes() const {
   uint64_t used_slots = 0;
   for (const uint32_t committed : records_committed) used_slots += committed;
-  return index.committed_bytes() + used_slots * sizeof(SlotCell);
+  return index.committed_bytes() + used_slots * sizeof(SlotCell) + make_policy.shared_bytes;
 }
 
 std::vector<Counter> Store::Impl::Stats() const {
