@@ -82,8 +82,10 @@ class LocalDaemon:
         self.process.wait(STOP_S)
 
     def signal(self, number: int) -> None:
-        """Send a signal: SIGSTOP makes it hang, SIGCONT go on."""
+        """Send a signal: SIGSTOP makes it hang (every thread has stopped on return), SIGCONT go on."""
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def __enter__(self) -> Self:
         return self.start()
