@@ -91,3 +91,9 @@ def test_a_planted_fault_is_caught(name: str, text: str) -> None:
 
 def test_git_knows_files() -> None:
     assert len(files()) > 50  # an empty listing would make the test above say nothing
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by bare name: two of one name cannot be collected together."""
+    names = [path.name for path in files() if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
