@@ -139,6 +139,16 @@ TEST(LooksBoundTheWork) {
   });
 }
 
+TEST(VictimsComeWithinTheLooksOfAReserveEvenIfAllWasUsed) {
+  ForEveryPolicy([](std::string_view name) {
+    constexpr uint32_t kSlots = 20'000;
+    PolicyFixture fixture(name, kSlots);
+    for (uint32_t slot = 0; slot < kSlots; ++slot) fixture.Insert(slot);
+    for (uint32_t i = 0; i < 3 * kSlots; ++i) fixture.policy->Touch(i % kSlots);
+    for (int batch = 0; batch < 8; ++batch) CHECK(fixture.Evict(32, 8 * 32 + 128).size() == 32);
+  });
+}
+
 TEST(RemovedSlotsAreForgotten) {
   ForEveryPolicy([](std::string_view name) {
     PolicyFixture fixture(name);

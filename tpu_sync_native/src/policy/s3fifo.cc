@@ -30,6 +30,8 @@ uint32_t S3FifoPolicy::TakeVictims(uint32_t wanted, uint32_t* looks, uint32_t* v
   // Looks in a row that found a slot in use: once a queue is all in use, only the other one is left.
   uint32_t small_blocked = 0;
   uint32_t main_blocked = 0;
+  // Where everything was asked for since, somebody has to go all the same, and before the looks run out.
+  uint32_t spared = 4 * wanted + 64;
   for (; *looks > 0 && taken < wanted; --*looks) {
     const bool small_open = small_blocked < small_.size();
     const bool main_open = main_blocked < main_.size();
@@ -37,18 +39,20 @@ uint32_t S3FifoPolicy::TakeVictims(uint32_t wanted, uint32_t* looks, uint32_t* v
     const bool small_is_large = uint64_t{small_.size()} * kSmallShare > size();
     const bool from_small = small_open && (small_is_large || !main_open);
     uint32_t& blocked = from_small ? small_blocked : main_blocked;
-    const Look look = from_small ? LookAtSmall(&victims[taken]) : LookAtMain(&victims[taken]);
+    const Look look =
+        from_small ? LookAtSmall(spared > 0, &victims[taken]) : LookAtMain(spared > 0, &victims[taken]);
     blocked = look == Look::kBlocked ? blocked + 1 : 0;
     if (look == Look::kVictim) ++taken;
+    if (look == Look::kMoved) --spared;
     if (from_small && look == Look::kMoved) main_blocked = 0;  // what moved may be the one to go
   }
   return taken;
 }
 
-S3FifoPolicy::Look S3FifoPolicy::LookAtSmall(uint32_t* victim) {
+S3FifoPolicy::Look S3FifoPolicy::LookAtSmall(bool spare_used, uint32_t* victim) {
   const uint32_t slot = small_.back();
   SlotCell& cell = cells_[slot];
-  if ((cell.policy & kUses) > 0) {
+  if (spare_used && (cell.policy & kUses) > 0) {
     small_.Remove(slot);
     cell.policy = kInMain;
     main_.PushFront(slot);
@@ -63,10 +67,10 @@ S3FifoPolicy::Look S3FifoPolicy::LookAtSmall(uint32_t* victim) {
   return Look::kVictim;
 }
 
-S3FifoPolicy::Look S3FifoPolicy::LookAtMain(uint32_t* victim) {
+S3FifoPolicy::Look S3FifoPolicy::LookAtMain(bool spare_used, uint32_t* victim) {
   const uint32_t slot = main_.back();
   SlotCell& cell = cells_[slot];
-  if ((cell.policy & kUses) > 0) {
+  if (spare_used && (cell.policy & kUses) > 0) {
     --cell.policy;
     main_.MoveToFront(slot);
     return Look::kMoved;

@@ -34,8 +34,9 @@ class S3FifoPolicy final : public EvictionPolicy {
   };
 
   SlotQueue& QueueOf(uint32_t slot);
-  Look LookAtSmall(uint32_t* victim);
-  Look LookAtMain(uint32_t* victim);
+  // `spare_used`: whether a chunk that was asked for since stays.
+  Look LookAtSmall(bool spare_used, uint32_t* victim);
+  Look LookAtMain(bool spare_used, uint32_t* victim);
 
   SlotCell* cells_;
   std::shared_ptr<Ghosts> ghosts_;

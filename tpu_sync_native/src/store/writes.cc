@@ -78,7 +78,7 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
   grant.slots.reserve(missing);
   std::vector<uint32_t> granted;
   granted.reserve(missing);
-  uint32_t looks = 4 * missing + 1024;
+  uint32_t looks = 8 * missing + 1024;
   bool no_space = false;
   for (uint32_t i = 0; i < keys.count; ++i) {
     if (grant.grants[i] != Grant::kGranted) continue;
