@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from kvtier.errors import AlreadyServing, ConfigError, KVTierError
+from kvtier.errors import AlreadyServing, InvalidArgument, KVTierError
 
 _COMMANDS: Final = {
     "serve": "run the daemon of this host",
@@ -64,7 +64,7 @@ def main() -> None:
     except KVTierError as error:
         for line in str(error).splitlines():
             click.echo(f"kvtier: {line}", err=True)
-        sys.exit(2 if isinstance(error, ConfigError | AlreadyServing) else 1)
+        sys.exit(2 if isinstance(error, InvalidArgument | AlreadyServing) else 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -15,6 +15,7 @@ import grpc
 
 import kvtier.wire._gen.kvtier_pb2 as pb
 import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
+from kvtier.address import parse_address
 from kvtier.errors import DaemonUnavailable, InternalError, KVTierError, by_kind
 from kvtier.types import PROTOCOL_VERSION, AttachGrant, ChunkInfo, DaemonStats, NamespaceInfo, SessionInfo
 from kvtier.wire import codec
@@ -40,10 +41,11 @@ class ControlChannel:
     """
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        """No connection is made before the first call. `address`: unix:PATH or HOST:PORT."""
-        self.address = address
+        """No connection is made before the first call. InvalidArgument: neither unix:PATH nor HOST:PORT."""
+        parsed = parse_address(address)
+        self.address = str(parsed)
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._channel = grpc.insecure_channel(parsed.grpc_target, options=_OPTIONS)
         self._stub = pb_grpc.ControlStub(self._channel)
 
     def close(self) -> None:
@@ -59,10 +61,12 @@ class ControlChannel:
         self.close()
 
     def wait_reachable(self, timeout_s: float) -> bool:
-        """Until something listens at the address, at most `timeout_s`; True when it does."""
+        """Until a daemon answers at the address, at most `timeout_s`; True when it does."""
         try:
-            grpc.channel_ready_future(self._channel).result(timeout_s)
-        except grpc.FutureTimeoutError:
+            self._call(
+                self._stub.ListSessions, pb.ListSessionsRequest(), timeout_s=timeout_s, wait_for_ready=True
+            )
+        except DaemonUnavailable:
             return False
         return True
 
@@ -136,7 +140,7 @@ class ControlChannel:
         try:
             event = next(events)
         except (grpc.RpcError, StopIteration) as error:
-            raise self._translated(error) from None
+            raise self._translated(error, self._timeout_s) from None
         finally:
             overdue.cancel()
         return ToolSession(self, event.session, events)
@@ -147,13 +151,15 @@ class ControlChannel:
         request: _Message,
         *,
         timeout_s: float | None = None,
+        wait_for_ready: bool = False,
     ) -> _Reply:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
+            return method(request, timeout=limit_s, wait_for_ready=wait_for_ready)
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed beside us
-            raise self._translated(error) from None
+            raise self._translated(error, limit_s) from None
 
-    def _translated(self, error: Exception) -> KVTierError:
+    def _translated(self, error: Exception, limit_s: float) -> KVTierError:
         if not isinstance(error, grpc.Call):
             return DaemonUnavailable(f"{self.address}: {error or 'the stream ended'}")
         for name, value in error.trailing_metadata() or ():
@@ -163,7 +169,7 @@ class ControlChannel:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return DaemonUnavailable(f"no daemon answers at {self.address} ({error.details()})")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DaemonUnavailable(f"the daemon at {self.address} did not answer in {self._timeout_s:g} s")
+            return DaemonUnavailable(f"the daemon at {self.address} did not answer in {limit_s:g} s")
         return InternalError(f"{self.address}: {code.name}: {error.details()}")
 
 

@@ -123,7 +123,9 @@ def test_no_daemon_is_one_line(command):
 def test_wrong_usage():
     assert run("nonsense").returncode == 2
     assert run("stats", "--json", "--watch").returncode == 2
-    assert run("stats", "--address", "nowhere").returncode == 1
+    nowhere = run("stats", "--address", "nowhere")
+    assert nowhere.returncode == 2
+    assert nowhere.stderr == "kvtier: address is 'nowhere'; unix:/path or host:port is wanted\n"
 
 
 def test_version_and_help_need_no_native_code_and_no_grpc():
