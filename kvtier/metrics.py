@@ -1,4 +1,4 @@
-"""The only list of metrics: what the store counts, under which name Prometheus sees it, and what it means.
+"""The only list of metrics: what store and daemon count, under which name Prometheus sees it, and what it means.
 
 A gauge `x` is exported as `kvtier_x`, a counter `x` as `kvtier_x_total`; `unit` is the last word of a name
 that has one. `kvtier stats --json` carries the same names without the prefix.
@@ -72,9 +72,17 @@ STORE: Final = (
 )
 """Numbers of the native store, in the order of its statistics."""
 
+POPULATION_FAILED: Final = "population_failed"
+DAEMON: Final = (
+    _gauge(POPULATION_FAILED, "1 when the rest of the arena could not be populated; what there is serves."),
+)
+"""Numbers that the daemon adds."""
+
+ALL: Final = STORE + DAEMON
+
 
 class StatsCollector(Collector):
-    """Reads the store once a scrape."""
+    """Reads the numbers once a scrape."""
 
     def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
         """`read` is called on the scraping thread."""
@@ -83,6 +91,6 @@ class StatsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family a number."""
         values = self._read()
-        for spec in STORE:
+        for spec in ALL:
             family = GaugeMetricFamily if spec.kind == "gauge" else CounterMetricFamily
             yield family(PREFIX + spec.name, spec.help, value=values[spec.name])

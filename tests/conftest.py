@@ -23,4 +23,4 @@ def daemon() -> Iterator[Daemon]:
 def start_daemon() -> Iterator[Callable[..., Daemon]]:
     """`start_daemon(dram, *flags)`: as many real daemons as a test wants, each checked at the end."""
     with ExitStack() as stack:
-        yield lambda *arguments: stack.enter_context(running_daemon(*arguments))
+        yield lambda *arguments, **more: stack.enter_context(running_daemon(*arguments, **more))

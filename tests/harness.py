@@ -65,14 +65,21 @@ class Daemon(LocalDaemon):
 
 
 @contextmanager
-def running_daemon(dram: str = "64MiB", *options: str, shm_root: str = "/dev/shm") -> Iterator[Daemon]:
-    """A started daemon on temporary paths; `Daemon.finish` runs when the block ends without an error."""
+def running_daemon(
+    dram: str = "64MiB", *options: str, shm_root: str = "/dev/shm", code: str | None = None
+) -> Iterator[Daemon]:
+    """A started daemon on temporary paths; `Daemon.finish` runs when the block ends without an error.
+
+    code: what the process runs instead of `kvtier serve` alone, to plant a fault.
+    """
     # The socket's path must be short, which pytest's directories are not.
     with (
         TemporaryDirectory(prefix="kvt-") as directory,
         TemporaryDirectory(prefix="kvt-test-", dir=shm_root) as shm_parent,
     ):
         daemon = Daemon(Path(directory), dram=dram, shm_dir=Path(shm_parent, "arena"), options=options)
+        if code is not None:
+            daemon.command[2] = code
         daemon.start()
         try:
             yield daemon

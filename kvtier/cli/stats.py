@@ -102,7 +102,10 @@ def _arena(counters: dict[str, int]) -> Text:
     ]
     if counters["populated_bytes"] < total_bytes:
         notes.append(f"{counters['populated_bytes'] / total_bytes:.0%} populated")
-    return text.append("".join(f", {note}" for note in notes))
+    text.append("".join(f", {note}" for note in notes))
+    if counters["population_failed"]:
+        text.append("; the rest could not be had, see the daemon's log", "bold red")
+    return text
 
 
 def _traffic(counters: dict[str, int], before: dict[str, int] | None, elapsed_s: float) -> Text:

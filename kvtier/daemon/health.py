@@ -1,5 +1,6 @@
 """HTTP for probes and scrapes: /metrics, /healthz (the process answers), /readyz (it grants new leases).
 
+/readyz answers 200 or 503 and says why; an arena that could be populated in part only is ready, and says so.
 One thread, one request at a time, each bounded: what comes here is a scraper and a probe.
 """
 
@@ -18,10 +19,10 @@ REQUEST_S_MAX: Final = 2.0
 
 
 class Health:
-    """The HTTP server of one daemon. `why_not_ready` returns a reason, or None; called on this thread."""
+    """The HTTP server of one daemon. `readiness` returns (ready, a word on it); called on this thread."""
 
     def __init__(
-        self, host: str, port: int, registry: CollectorRegistry, why_not_ready: Callable[[], str | None]
+        self, host: str, port: int, registry: CollectorRegistry, readiness: Callable[[], tuple[bool, str]]
     ) -> None:
         """Binds at once (port 0: any free one); ConfigError when that fails."""
 
@@ -37,9 +38,9 @@ class Health:
                 elif path == "/healthz":
                     self._answer(HTTPStatus.OK, b"ok\n")
                 elif path == "/readyz":
-                    reason = why_not_ready()
-                    status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
-                    self._answer(status, f"{reason or 'ok'}\n".encode())
+                    ready, word = readiness()
+                    status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+                    self._answer(status, f"{word}\n".encode())
                 else:
                     self._answer(HTTPStatus.NOT_FOUND, b"known are /metrics, /healthz and /readyz\n")
 

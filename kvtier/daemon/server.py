@@ -34,7 +34,7 @@ from kvtier.daemon.sessions import Sessions
 from kvtier.errors import ConfigError, InvalidArgument
 from kvtier.io.native import Store
 from kvtier.io.shm import ArenaFiles, memfd
-from kvtier.metrics import StatsCollector
+from kvtier.metrics import POPULATION_FAILED, StatsCollector
 from kvtier.sizes import show_size
 from kvtier.types import DaemonStats
 from kvtier.version import VERSION
@@ -98,7 +98,7 @@ class Daemon:
             boot_id=self._boot_id,
             version=VERSION,
             uptime_s=self._clock.now_s() - self._started_s,
-            counters=self._store.stats(),
+            counters=self._counters(),
             namespaces=self._namespaces.list(),
             sessions=self._sessions.list(),
         )
@@ -204,8 +204,8 @@ class Daemon:
             return None
         host, port = parse_host_port(self._config.http, "http")
         registry = CollectorRegistry()
-        registry.register(StatsCollector(self._store.stats))
-        http = Health(host, port, registry, self._why_not_ready)
+        registry.register(StatsCollector(self._counters))
+        http = Health(host, port, registry, self._readiness)
         http.start()
         stack.callback(http.stop)
         return http
@@ -233,8 +233,18 @@ class Daemon:
             bytes=self._store.populated_bytes(),
         )
 
-    def _why_not_ready(self) -> str | None:
-        return "draining" if self._draining else None
+    def _counters(self) -> dict[str, int]:
+        return self._store.stats() | {POPULATION_FAILED: int(self._store.population_error() is not None)}
+
+    def _readiness(self) -> tuple[bool, str]:
+        """Whether it can serve, and a word for whoever looks. A part of the arena is better than none."""
+        if self._draining:
+            return False, "draining"
+        error = self._store.population_error()
+        if error is None:
+            return True, "ok"
+        usable = self._store.populated_bytes() >= self._store.stats()["slab_bytes"]
+        return usable, f"{'ok, but not whole' if usable else 'no memory'}: {error}"
 
     def _leases(self) -> int:
         return sum(info.read_leases + info.write_leases for info in self._sessions.list())

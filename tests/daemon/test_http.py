@@ -5,18 +5,24 @@ import urllib.error
 import urllib.request
 
 import pytest
+from click.testing import CliRunner
 from harness import keys_of, store
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvtier import metrics
+from kvtier.cli.stats import stats
 
 
 @pytest.fixture
 def served(start_daemon):
     """A daemon with HTTP on, and its host:port."""
     daemon = start_daemon("8MiB", "--http", "127.0.0.1:0")
-    port = daemon.log().split("http=127.0.0.1:")[1].split()[0]
-    return daemon, f"127.0.0.1:{port}"
+    return daemon, http_of(daemon)
+
+
+def http_of(daemon):
+    """Where it serves HTTP, as its ready line says."""
+    return "127.0.0.1:" + daemon.log().split("http=127.0.0.1:")[1].split()[0]
 
 
 def get(host_port, path):
@@ -34,16 +40,16 @@ def test_metrics_parse_and_are_the_listed_ones(served):
     status, text = get(host_port, "/metrics")
     assert status == 200
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert set(families) == {metrics.PREFIX + spec.name for spec in metrics.STORE}
+    assert set(families) == {metrics.PREFIX + spec.name for spec in metrics.ALL}
     assert families["kvtier_stores"].type == "counter"
     assert families["kvtier_stores"].samples[0].name == "kvtier_stores_total"
     assert families["kvtier_stores"].samples[0].value == 3
     assert families["kvtier_chunk_bytes"].samples[0].value == 3 * 65536
 
 
-def test_the_list_is_what_the_store_counts(served):
+def test_the_list_is_what_is_counted(served):
     daemon, _ = served
-    assert set(daemon.counters()) == {spec.name for spec in metrics.STORE}
+    assert set(daemon.counters()) == {spec.name for spec in metrics.ALL}
 
 
 def test_probes(served):
@@ -55,6 +61,34 @@ def test_probes(served):
         control.drain(0)
     assert get(host_port, "/readyz") == (503, "draining\n")
     assert get(host_port, "/healthz")[0] == 200
+
+
+# A daemon whose memory was taken by others between the check at its start and the population.
+SHORT_OF_MEMORY = """
+import sys
+import kvtier.daemon.server as server
+there = int(sys.argv.pop())
+class Store(server.Store):
+    def populated_bytes(self): return there
+    def population_error(self): return "No space left on device"
+server.Store = Store
+from kvtier.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "status", "word"), [(4 << 20, 200, "ok, but not whole"), (0, 503, "no memory")]
+)
+def test_an_arena_that_is_not_whole_says_so_everywhere(start_daemon, there, status, word):
+    daemon = start_daemon("8MiB", "--http", "127.0.0.1:0", str(there), code=SHORT_OF_MEMORY)
+    host_port = http_of(daemon)
+    assert get(host_port, "/readyz") == (status, f"{word}: No space left on device\n")
+    assert "\nkvtier_population_failed 1.0\n" in get(host_port, "/metrics")[1]
+    assert daemon.counters()["population_failed"] == 1
+    assert "the arena could not be populated" in daemon.log()
+    seen = CliRunner().invoke(stats, ["--address", daemon.address], catch_exceptions=False)
+    assert "could not be had" in seen.output
 
 
 def test_a_silent_peer_does_not_block_probes_for_long(served):
