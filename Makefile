@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 VLLM_ENV := .envs/vllm
 PY := $(VENV)/bin/python
-NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
+NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
+	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
 .PHONY: help setup demo demo-replay test test-unit test-native test-engine lint format bench clean
 

@@ -8,10 +8,8 @@ from grpc_tools import protoc
 
 def main(root: str, out: str) -> int:
     """Run protoc, then let the service module import its messages from its own package."""
-    code = protoc.main(
-        ["protoc", f"-I{root}", f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}"]
-        + ["kvtier/v1/kvtier.proto"]
-    )
+    outputs = [f"--{kind}_out={out}" for kind in ("python", "pyi", "grpc_python")]
+    code = protoc.main(["protoc", f"-I{root}", *outputs, "kvtier/v1/kvtier.proto"])
     if code:
         return int(code)
     service = Path(out, "kvtier/v1/kvtier_pb2_grpc.py")
