@@ -78,6 +78,10 @@ class PySession {
     const PackedKeys packed(keys);
     Post({.op = Op::kTouch, .ns = ns, .keys = &packed.batch()});
   }
+  void Renew(uint32_t ns, const py::object& keys) {
+    const PackedKeys packed(keys);
+    Post({.op = Op::kRenew, .ns = ns, .keys = &packed.batch()});
+  }
   void Ping() {
     Incoming reply;
     Call({.op = Op::kPing}, &reply);
@@ -171,6 +175,7 @@ void BindSession(py::module_& module) {
            py::arg("wait") = true)
       .def("abort", &PySession::Abort, py::arg("lease"))
       .def("touch", &PySession::Touch, py::arg("ns"), py::arg("keys"))
+      .def("renew", &PySession::Renew, py::arg("ns"), py::arg("keys"))
       .def("ping", &PySession::Ping)
       .def("drained", &PySession::Drained)
       .def("view", &PySession::View, py::arg("offset"), py::arg("length"), py::arg("writable"))

@@ -39,7 +39,7 @@ class ReadGrant:
 
 class WriteGrant:
     lease: int  # 0: nothing was granted
-    grants: U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space, 4 the daemon is draining
+    grants: U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space, 4 draining
     refs: SlotRefs  # of the granted keys, in key order
 
 # ---- daemon side -----------------------------------------------------------------------------
@@ -97,11 +97,14 @@ POLICIES: Final[tuple[str, ...]]
 class Session:
     """One process's life with the daemon, over shared memory. Thread-safe; not usable after a fork."""
 
-    def __init__(self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50) -> None:
+    def __init__(
+        self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50
+    ) -> None:
         """Maps the four files (the fds may be closed afterwards); ValueError when a header does not fit.
 
-        Lost, for good, after: one missed deadline, a ring the daemon closed, another boot id, a fork, mark_lost or
-        close. From then on every call raises DaemonLost at once and lookup says 0; views stay readable."""
+        Lost, for good, after: one missed deadline, a ring the daemon closed, another boot id, a fork,
+        mark_lost or close. From then on every call raises DaemonLost at once and lookup says 0; views stay
+        readable."""
     boot_id: int
     arena_id: bytes
     data_bytes: int
@@ -115,10 +118,14 @@ class Session:
     def release(self, lease: int) -> None:
         """Posted: returns before the daemon has seen it."""
     def commit(self, lease: int, keep: Keep | None = None, *, wait: bool = True) -> bool:
-        """keep: one byte per granted slot, 0 aborts that slot; None commits all. wait: True when the chunks are readable, False when the namespace was cleared meanwhile; ValueError for a
-        lease the daemon does not know. Not wait: posted, always True."""
+        """keep: one byte per granted slot, 0 aborts that slot; None commits all.
+
+        wait: True when the chunks are readable, False when the namespace was cleared meanwhile; ValueError
+        for a lease the daemon does not know. Not wait: posted, always True."""
     def abort(self, lease: int) -> None: ...
     def touch(self, ns: int, keys: Keys) -> None: ...
+    def renew(self, ns: int, keys: Keys) -> None:
+        """Posted: what was reserved after these chunks lies behind them in their prefix; it goes first."""
     def ping(self) -> None: ...
     def drained(self) -> None:
         """Posted: this process writes no more into any slot (before an orderly close)."""

@@ -91,6 +91,26 @@ TEST(ATouchedPrefixStillLosesItsEndFirst) {
   });
 }
 
+TEST(APrefixStoredInPartsLosesItsEndFirst) {
+  ForEveryPolicy([](std::string_view name) {
+    PolicyFixture fixture(name);
+    fixture.InsertPrefix(0, 4);
+    for (uint32_t part = 4; part < 10; part += 3) {
+      fixture.InsertPrefix(part, 3);
+      for (uint32_t i = part; i-- > 0;) fixture.policy->Renew(i);
+    }
+    for (uint32_t i = 10; i-- > 0;) CHECK(fixture.Evict(1) == std::vector<uint32_t>{i});
+  });
+}
+
+TEST(RenewingIsNoUse) {
+  PolicyFixture fixture("s3fifo");
+  fixture.InsertPrefix(0, 10);
+  for (int times = 0; times < 5; ++times) fixture.policy->Renew(0);
+  fixture.InsertPrefix(10, 10);
+  for (uint32_t i = 10; i-- > 0;) CHECK(fixture.Evict(1) == std::vector<uint32_t>{i});
+}
+
 TEST(WhatIsInUseIsPassedOverAndOfferedAgain) {
   ForEveryPolicy([](std::string_view name) {
     PolicyFixture fixture(name);

@@ -190,6 +190,18 @@ TEST(TouchCountsAsUse) {
   CHECK(f.Hits(0, 32) == 32 && f.Hits(100, 32) == 0);
 }
 
+TEST(ARenewedBeginningOutlivesTheEnd) {
+  for (const char* policy : {"lru", "s3fifo"}) {
+    StoreFixture f({.policy = policy});
+    f.Put(0, 32);
+    const WriteGrant end = f.store->Reserve(1, f.ns, Range(32, 32).batch());
+    CHECK(f.store->Renew(1, f.ns, Range(0, 32).batch()) == Outcome::kOk);
+    CHECK(f.store->Commit(1, end.lease) == Outcome::kOk);
+    f.Put(100, 32);
+    CHECK(f.Hits(0, 64) == 32);
+  }
+}
+
 TEST(LongKeysWork) {
   StoreFixture f;
   for (const uint32_t bytes : {16u, 33u, 40u, 41u, 64u}) CHECK(f.Put(0, 5, f.ns, 1, bytes) == 5);

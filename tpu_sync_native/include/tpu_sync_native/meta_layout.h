@@ -43,8 +43,8 @@ struct alignas(4096) MetaHeader {
   uint64_t magic;
   uint32_t version;
   uint32_t namespaces_max;
-  uint64_t data_bytes;   // size of the payload file
-  uint64_t meta_bytes;   // size of this file
+  uint64_t data_bytes;  // size of the payload file
+  uint64_t meta_bytes;  // size of this file
   uint64_t slab_bytes;
   uint32_t slots_max;
   uint32_t bucket_count;
@@ -83,8 +83,8 @@ static_assert(sizeof(Bucket) == 64);
 struct alignas(64) SlotRecord {
   std::atomic<uint32_t> seq;
   std::atomic<uint32_t> generation;
-  std::atomic<uint64_t> place;   // payload offset / kPayloadUnit (low 32), state (8), key bytes (8), zero (16)
-  std::atomic<uint64_t> owner;   // namespace index (low 32), epoch (high 32)
+  std::atomic<uint64_t> place;  // payload offset / kPayloadUnit (low 32), state (8), key bytes (8), zero (16)
+  std::atomic<uint64_t> owner;  // namespace index (low 32), epoch (high 32)
   std::atomic<uint64_t> key[5];  // the first 40 bytes of the key, zero-padded
 };
 static_assert(sizeof(SlotRecord) == 64);

@@ -85,6 +85,7 @@ enum class Op : uint8_t {
   kAbort = 6,
   kTouch = 7,
   kDrained = 8,
+  kRenew = 9,
 };
 
 struct RequestHeader {
@@ -94,13 +95,14 @@ struct RequestHeader {
   uint16_t reserved;
   uint64_t sequence;  // the session's own, from 1; what reply_sequence answers with
   uint64_t lease;     // release, commit, abort
-  uint32_t ns;        // lease, reserve, touch
+  uint32_t ns;        // lease, reserve, touch, renew
   uint32_t key_count;
   uint32_t keep_bytes;  // commit: bytes of the keep bitmap
   uint8_t pad[28];
 };
 static_assert(sizeof(RequestHeader) == kRecordUnit);
-// After it: lease, reserve, touch: uint32_t offsets[key_count + 1] into the key bytes, then the key bytes;
+// After it: lease, reserve, touch, renew: uint32_t offsets[key_count + 1] into the key bytes, then the key
+// bytes;
 //           commit: the keep bitmap.
 
 inline constexpr uint64_t kRecordBytesMax = (sizeof(RequestHeader) + (kRingKeysMax + 1) * 4ull +

@@ -12,8 +12,8 @@ namespace tpu_sync_native {
 // byte. It never decides whether a slot may be evicted: SlotCell::evictable says so, and a slot that is not
 // (its store is not committed, or someone loads it) is passed over and offered again later.
 //
-// The chunks of one request reach Insert and Touch last to first, so that the beginning of a prefix is the
-// most recent of them: a prefix is useful only as far as it is whole, so its end must go first.
+// The chunks of one request reach Insert, Touch and Renew last to first, so that the beginning of a prefix is
+// the most recent of them: a prefix is useful only as far as it is whole, so its end must go first.
 //
 // Not thread-safe. No method allocates memory.
 class EvictionPolicy {
@@ -25,6 +25,9 @@ class EvictionPolicy {
   virtual void Insert(uint32_t slot, uint32_t fingerprint) = 0;
   // The chunk was asked for.
   virtual void Touch(uint32_t slot) = 0;
+  // Chunks behind this one in its prefix are new: it becomes as young as if inserted now, so that the end
+  // still goes first. Nobody asked for it.
+  virtual void Renew(uint32_t slot) = 0;
   // The slot is freed for a reason other than TakeVictims.
   virtual void Remove(uint32_t slot) = 0;
 

@@ -11,6 +11,7 @@ class LruPolicy final : public EvictionPolicy {
 
   void Insert(uint32_t slot, uint32_t /*fingerprint*/) override { queue_.PushFront(slot); }
   void Touch(uint32_t slot) override { queue_.MoveToFront(slot); }
+  void Renew(uint32_t slot) override { queue_.MoveToFront(slot); }
   void Remove(uint32_t slot) override { queue_.Remove(slot); }
   uint32_t TakeVictims(uint32_t wanted, uint32_t* looks, uint32_t* victims) override;
   void Evicted(uint32_t /*slot*/, uint32_t /*fingerprint*/) override {}

@@ -18,6 +18,7 @@ class S3FifoPolicy final : public EvictionPolicy {
 
   void Insert(uint32_t slot, uint32_t fingerprint) override;
   void Touch(uint32_t slot) override;
+  void Renew(uint32_t slot) override { QueueOf(slot).MoveToFront(slot); }
   void Remove(uint32_t slot) override { QueueOf(slot).Remove(slot); }
   uint32_t TakeVictims(uint32_t wanted, uint32_t* looks, uint32_t* victims) override;
   void Evicted(uint32_t slot, uint32_t fingerprint) override;

@@ -25,6 +25,7 @@ ReadOutcome RequestReader::Read(const RingMap& ring, uint64_t head) {
     case Op::kLease:
     case Op::kReserve:
     case Op::kTouch:
+    case Op::kRenew:
       return ReadKeys(body, body_bytes);
     case Op::kCommit:
       return ReadKeep(body, body_bytes);

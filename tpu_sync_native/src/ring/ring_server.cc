@@ -177,6 +177,9 @@ void RingServer::Answer(Served& served) {
     case Op::kTouch:
       outcome = store_.Touch(served.session, request.ns, reader_.keys());
       break;
+    case Op::kRenew:
+      outcome = store_.Renew(served.session, request.ns, reader_.keys());
+      break;
     case Op::kDrained:
       store_.CloseSession(served.session, /*drained=*/true);
       break;

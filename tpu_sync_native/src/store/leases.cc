@@ -95,7 +95,7 @@ Outcome Store::Impl::Release(SessionId session, LeaseId lease) {
   return Outcome::kOk;
 }
 
-Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys) {
+Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys, Why why) {
   const Outcome outcome = Check(session, ns, keys);
   if (outcome != Outcome::kOk) return outcome;
   ++tick;
@@ -109,11 +109,20 @@ Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys)
   ProbeKeys(index.view(), keys.count, make, [&](uint32_t i, const HashedKey& key) {
     SlotSnapshot snapshot;
     const uint32_t slot = FindKey(index.view(), key, owner, &snapshot);
-    if (slot != kNoSlot && PlaceState(snapshot.place) == SlotState::kCommitted) scratch.slots[i] = slot;
+    // A chunk that is still being written has its place in the order already.
+    const bool wanted = why == Why::kRenewed || PlaceState(snapshot.place) == SlotState::kCommitted;
+    if (slot != kNoSlot && wanted) scratch.slots[i] = slot;
     return true;
   });
   for (uint32_t i = keys.count; i-- > 0;) {
-    if (scratch.slots[i] != kNoSlot) TouchSlot(scratch.slots[i]);
+    const uint32_t slot = scratch.slots[i];
+    if (slot == kNoSlot) continue;
+    if (why == Why::kUsed) {
+      TouchSlot(slot);
+    } else {
+      slots.Touch(slot, tick);
+      classes[slots.class_of(slot)].policy->Renew(slot);
+    }
   }
   return Outcome::kOk;
 }

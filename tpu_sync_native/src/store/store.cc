@@ -108,7 +108,12 @@ Outcome Store::Abort(SessionId session, LeaseId lease) {
 
 Outcome Store::Touch(SessionId session, uint32_t ns, const KeyBatch& keys) {
   std::lock_guard lock(impl_->mutex);
-  return impl_->Touch(session, ns, keys);
+  return impl_->Touch(session, ns, keys, Impl::Why::kUsed);
+}
+
+Outcome Store::Renew(SessionId session, uint32_t ns, const KeyBatch& keys) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Touch(session, ns, keys, Impl::Why::kRenewed);
 }
 
 void Store::ExpireLeases(uint64_t now_ms) {

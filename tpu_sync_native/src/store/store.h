@@ -109,7 +109,9 @@ class Store {
   // keep: bit i says whether granted slot i is committed (else aborted); empty = all.
   Outcome Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep = {});
   Outcome Abort(SessionId session, LeaseId lease);
-  Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);
+  Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);  // somebody had a use for these
+  // What was reserved after these belongs behind them: they are to go after it. No use.
+  Outcome Renew(SessionId session, uint32_t ns, const KeyBatch& keys);
 
   // ---- per second (called by the daemon's housekeeping thread) ----
   void ExpireLeases(uint64_t now_ms);         // steady clock; tests pass their own time

@@ -80,7 +80,8 @@ struct Store::Impl {
   LeaseId AddLease(LeaseRecord::Kind kind, SessionId session, uint32_t ns, std::vector<uint32_t> slots);
   ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
   Outcome Release(SessionId session, LeaseId lease);
-  Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);
+  enum class Why : uint8_t { kUsed, kRenewed };
+  Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys, Why why);
   void ExpireLeases(uint64_t now_ms);
   void Unpin(const LeaseRecord& lease);
   void TouchSlot(uint32_t slot);
