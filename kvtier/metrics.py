@@ -1,4 +1,4 @@
-"""The only list of metrics: what store and daemon count, under which name Prometheus sees it, and what it means.
+"""The only list of metrics: what is counted, under which name Prometheus sees it, and what it means.
 
 A gauge `x` is exported as `kvtier_x`, a counter `x` as `kvtier_x_total`; `unit` is the last word of a name
 that has one. `kvtier stats --json` carries the same names without the prefix.

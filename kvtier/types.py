@@ -25,7 +25,10 @@ class AttachGrant:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """One namespace as the daemon counts it. `index` is valid for the boot `boot_id` only."""
+    """One namespace as the daemon counts it. `index` is valid for the boot `boot_id` only.
+
+    `label` is for people; the fingerprint alone says what the namespace is.
+    """
 
     id: bytes
     index: int
@@ -39,6 +42,7 @@ class NamespaceInfo:
     misses: int = 0
     stores: int = 0
     evictions: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kvtier import Client, Namespace
 from kvtier.client.channel import ControlChannel
-from kvtier.demo.daemon import LocalDaemon, held
+from kvtier.demo.daemon import SHM, LocalDaemon, held, temporary_paths
 
 # Longest wait over shared memory in tests that are not about that wait: a loaded machine must not fail them.
 PATIENT_MS = 5000
 SETTLE_S = 10.0
 
+D = TypeVar("D", bound="Daemon")
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = SETTLE_S) -> Any:
+
+def until(
+    condition: Callable[[], Any],
+    what: str,
+    timeout_s: float = SETTLE_S,
+    between: Callable[[], object] = lambda: time.sleep(0.01),
+) -> Any:
     """Poll for the effect of another process; its first true value, or an AssertionError."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -30,7 +36,7 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = SETTLE_S) 
         if value:
             return value
         assert time.monotonic() < deadline_s, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.01)
+        between()
 
 
 class Daemon(LocalDaemon):
@@ -66,18 +72,18 @@ class Daemon(LocalDaemon):
 
 @contextmanager
 def running_daemon(
-    dram: str = "64MiB", *options: str, shm_root: str = "/dev/shm", code: str | None = None
-) -> Iterator[Daemon]:
+    dram: str = "64MiB",
+    *options: str,
+    shm_root: str = SHM,
+    code: str | None = None,
+    kind: type[D] = Daemon,  # type: ignore[assignment]
+) -> Iterator[D]:
     """A started daemon on temporary paths; `Daemon.finish` runs when the block ends without an error.
 
     code: what the process runs instead of `kvtier serve` alone, to plant a fault.
     """
-    # The socket's path must be short, which pytest's directories are not.
-    with (
-        TemporaryDirectory(prefix="kvt-") as directory,
-        TemporaryDirectory(prefix="kvt-test-", dir=shm_root) as shm_parent,
-    ):
-        daemon = Daemon(Path(directory), dram=dram, shm_dir=Path(shm_parent, "arena"), options=options)
+    with temporary_paths(shm_root=shm_root) as (directory, shm_dir):
+        daemon = kind(directory, dram=dram, shm_dir=shm_dir, options=options)
         if code is not None:
             daemon.command[2] = code
         daemon.start()

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
@@ -14,7 +12,7 @@ from kvtier.bench import machine
 from kvtier.bench.report import BenchSkipped
 from kvtier.client.client import Client
 from kvtier.client.namespace import Namespace
-from kvtier.demo.daemon import LocalDaemon
+from kvtier.demo.daemon import LocalDaemon, temporary_daemon
 
 CHUNK_BYTES: Final = 4096  # the smallest slot: what is measured here is per chunk, not per byte
 KEY_BYTES: Final = 32
@@ -33,16 +31,9 @@ def serving(dram_bytes: int, *options: str) -> Iterator[LocalDaemon]:
             f"needs an arena of {dram_bytes / 2**30:.1f} GiB; memory and /dev/shm have "
             f"{machine.free_bytes() / 2**30:.1f} GiB left"
         )
-    with (
-        TemporaryDirectory(prefix="kvt-bench-") as directory,
-        TemporaryDirectory(prefix="kvt-bench-", dir=machine.SHM) as shm,
-    ):
-        daemon = LocalDaemon(
-            Path(directory), dram=str(dram_bytes), shm_dir=Path(shm, "arena"), options=options
-        )
-        with daemon:
-            _await_populated(daemon)
-            yield daemon
+    with temporary_daemon(str(dram_bytes), *options, prefix="kvt-bench-") as daemon:
+        _await_populated(daemon)
+        yield daemon
 
 
 def _await_populated(daemon: LocalDaemon) -> None:

@@ -71,7 +71,9 @@ def _namespace_table(namespaces: list[NamespaceInfo]) -> Table:
 
 
 def describe(info: NamespaceInfo) -> Text:
-    """The fields of a fingerprint that people recognise, else the start of it."""
+    """Its label, or the fields of the fingerprint that people recognise, else the start of it."""
+    if info.label:
+        return shown(info.label, 40)
     record = json.loads(info.fingerprint_json)
     named = [
         str(record[name]) for name in ("model", "dtype", "kv_dtype", "group") if record.get(name) is not None

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
 from kvtier.client.channel import ControlChannel
+from kvtier.client.namespace import Namespace
 from kvtier.errors import DaemonUnavailable, KVTierError, ProtocolMismatch
 from kvtier.io import fdpass, native
 from kvtier.types import PROTOCOL_VERSION
@@ -35,14 +36,12 @@ class Attachment:
         self.writing: set[int] = set()  # write leases that our callers hold
         self.copies = False  # a copy engine was made, which may write under another session's leases
 
-    def open_namespace(
-        self, control: ControlChannel, id: bytes, fingerprint_json: str, chunk_bytes: int
-    ) -> None:
+    def open_namespace(self, control: ControlChannel, ns: Namespace) -> None:
         """Open it for this boot. DaemonUnavailable when another boot answers."""
-        info = control.open_namespace(fingerprint_json, chunk_bytes)
+        info = control.open_namespace(ns.fingerprint_json, ns.chunk_bytes, ns.label)
         if info.boot_id != self.boot_id:
             raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
-        self.indexes[id] = info.index
+        self.indexes[ns.id] = info.index
 
     def close(self) -> None:
         """End the session in order: this process writes into no slot any more."""
@@ -74,7 +73,7 @@ def attach(
     group: str,
     deadline_ms: int,
     timeout_s: float,
-    namespaces: Iterable[tuple[bytes, str, int]] = (),
+    namespaces: Iterable[Namespace] = (),
 ) -> Attachment:
     """The five steps. Raises DaemonUnavailable, ProtocolMismatch, or what the daemon refuses with.
 
@@ -99,13 +98,13 @@ def attach(
         attachment = Attachment(number=number, boot_id=grant.boot_id, session=session, connection=connection)
         if session.boot_id != grant.boot_id:
             raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
-        for id, fingerprint_json, chunk_bytes in namespaces:
+        for ns in namespaces:
             try:
-                attachment.open_namespace(control, id, fingerprint_json, chunk_bytes)
+                attachment.open_namespace(control, ns)
             except DaemonUnavailable:
                 raise
             except KVTierError as error:
-                attachment.refused[id] = error
+                attachment.refused[ns.id] = error
         undo.pop_all()
     return attachment
 
@@ -123,6 +122,8 @@ def _map(fds: list[int], deadline_ms: int) -> native.Session:
         )
     except ValueError as error:
         raise ProtocolMismatch(f"the daemon's shared memory does not fit this client: {error}") from None
+    except (OSError, RuntimeError) as error:
+        raise DaemonUnavailable(f"the daemon's shared memory cannot be mapped: {error}") from None
     finally:
         for fd in fds:
             os.close(fd)

@@ -34,7 +34,7 @@ _Reply = TypeVar("_Reply")
 
 
 class ControlChannel:
-    """Typed control calls. Thread-safe. Each waits at most `timeout_s`.
+    """Typed control calls. Thread-safe. Each waits at most `timeout_s`, which may be changed between calls.
 
     Every call raises DaemonUnavailable when no daemon answers in time, else the KVTierError that the daemon
     named. Usable as a context manager.
@@ -44,7 +44,7 @@ class ControlChannel:
         """No connection is made before the first call. InvalidArgument: neither unix:PATH nor HOST:PORT."""
         parsed = parse_address(address)
         self.address = str(parsed)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._channel = grpc.insecure_channel(parsed.grpc_target, options=_OPTIONS)
         self._stub = pb_grpc.ControlStub(self._channel)
 
@@ -79,9 +79,11 @@ class ControlChannel:
         )
         return codec.attach_from_proto(self._call(self._stub.Attach, request))
 
-    def open_namespace(self, fingerprint_json: str, chunk_bytes: int) -> NamespaceInfo:
+    def open_namespace(self, fingerprint_json: str, chunk_bytes: int, label: str = "") -> NamespaceInfo:
         """The namespace of a canonical fingerprint, made if new; NamespaceMismatch when it does not fit."""
-        request = pb.OpenNamespaceRequest(fingerprint_json=fingerprint_json, chunk_bytes=chunk_bytes)
+        request = pb.OpenNamespaceRequest(
+            fingerprint_json=fingerprint_json, chunk_bytes=chunk_bytes, label=label
+        )
         return codec.namespace_from_proto(self._call(self._stub.OpenNamespace, request))
 
     # ---- observation ----
@@ -126,7 +128,7 @@ class ControlChannel:
     def drain(self, deadline_s: float) -> int:
         """No new leases from now on; waits until none is left, or the deadline. Returns how many are left."""
         request = pb.DrainRequest(deadline_s=deadline_s)
-        reply = self._call(self._stub.Drain, request, timeout_s=deadline_s + self._timeout_s)
+        reply = self._call(self._stub.Drain, request, timeout_s=deadline_s + self.timeout_s)
         return int(reply.leases_left)
 
     # ---- the hot calls, for a tool that has no shared memory ----
@@ -135,12 +137,12 @@ class ControlChannel:
         """A session without shared memory; it lives until its `close`, or until this process ends."""
         request = pb.SessionRequest(protocol_version=PROTOCOL_VERSION, client=client)
         events = self._stub.Session(request)
-        overdue = threading.Timer(self._timeout_s, events.cancel)  # the stream itself may have no deadline
+        overdue = threading.Timer(self.timeout_s, events.cancel)  # the stream itself may have no deadline
         overdue.start()
         try:
             event = next(events)
         except (grpc.RpcError, StopIteration) as error:
-            raise self._translated(error, self._timeout_s) from None
+            raise self._translated(error, self.timeout_s) from None
         finally:
             overdue.cancel()
         return ToolSession(self, event.session, events)
@@ -153,7 +155,7 @@ class ControlChannel:
         timeout_s: float | None = None,
         wait_for_ready: bool = False,
     ) -> _Reply:
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             return method(request, timeout=limit_s, wait_for_ready=wait_for_ready)
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed beside us
@@ -167,7 +169,8 @@ class ControlChannel:
                 return by_kind(value, error.details() or value)
         code = error.code()
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return DaemonUnavailable(f"no daemon answers at {self.address} ({error.details()})")
+            why = (error.details() or code.name).rpartition("error: ")[2]  # without how gRPC came to it
+            return DaemonUnavailable(f"no daemon answers at {self.address} ({why})")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return DaemonUnavailable(f"the daemon at {self.address} did not answer in {limit_s:g} s")
         return InternalError(f"{self.address}: {code.name}: {error.details()}")

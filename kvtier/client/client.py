@@ -93,14 +93,16 @@ class Client:
 
     # ---- work ----
 
-    def namespace(self, fingerprint: Mapping[str, Any], chunk_bytes: int) -> Namespace:
+    def namespace(self, fingerprint: Mapping[str, Any], chunk_bytes: int, *, label: str = "") -> Namespace:
         """The namespace of `fingerprint`: all that changes bytes. Same on any host.
+
+        label: what `kvtier stats` shows for it; changes nothing else.
 
         A managed client that is not attached opens it at the next attach. Raises InvalidArgument (a value
         that has no canonical form), NamespaceMismatch (known with another chunk size, or another fingerprint
         of the same id), DaemonUnavailable (plain client).
         """
-        return self._keeper.open_namespace(fingerprint, chunk_bytes)
+        return self._keeper.open_namespace(fingerprint, chunk_bytes, label)
 
     def copy_engine(self, threads: int = 0) -> "CopyEngine":
         """A native copy engine on the arena of the present attachment; 0 threads: half the cores, 1 to 4.

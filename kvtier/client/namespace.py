@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 class Namespace:
     """Made by `Client.namespace`. Thread-safe; stays good over reattachments of a managed client."""
 
-    def __init__(self, keeper: "Keeper", id: bytes, fingerprint_json: str, chunk_bytes: int) -> None:
+    def __init__(
+        self, keeper: "Keeper", id: bytes, fingerprint_json: str, chunk_bytes: int, label: str = ""
+    ) -> None:
         self._keeper = keeper
         self.id = id  # 16 bytes
         self.fingerprint_json = fingerprint_json  # canonical
         self.chunk_bytes = chunk_bytes
+        self.label = label  # for people
 
     def __repr__(self) -> str:
         return f"Namespace({self.id.hex()}, chunk_bytes={self.chunk_bytes})"
@@ -74,9 +77,18 @@ class Namespace:
         with self._keeper.translate(attachment):
             attachment.session.touch(index, keys)
 
+    def renew(self, keys: Keys) -> None:
+        """The beginning of a prefix, after a reserve of what lies behind it: the end is to be evicted first.
+
+        Posted, and no use of the chunks. Within one reserve the order of its keys sees to that already.
+        """
+        attachment, index = self._keeper.bound(self.id)
+        with self._keeper.translate(attachment):
+            attachment.session.renew(index, keys)
+
     def clear(self) -> int:
         """Make every chunk unreadable, at once and for all engines; returns how many there were."""
-        return self._keeper.control().clear_namespace(self.id)
+        return self._keeper.clear_namespace(self.id)
 
     # ---- for adapters ----
 

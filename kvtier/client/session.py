@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kvtier.address import default_address, parse_address
@@ -52,6 +52,8 @@ class Keeper:
         self._managed = managed
         self._deadline_ms = deadline_ms
         self._timeout_s = timeout_s
+        # Of a control call that a caller waits for: an engine's thread waits no longer there than elsewhere.
+        self._call_s = deadline_ms / 1000 if managed else timeout_s
         self._control_only = not self.address.startswith("unix:")
         self._namespaces: dict[bytes, Namespace] = {}
         self._callbacks: list[Callable[[int], None]] = []
@@ -76,17 +78,20 @@ class Keeper:
     def start(self) -> None:
         """Attach. A plain client raises when that fails; a managed one goes on trying in the background."""
         if self._control_only:
-            self._why = f"{self.address} gives control calls only; shared memory needs unix:PATH"
+            self._why = f"address is '{self.address}', for control calls only; shared memory needs unix:/path"
+            if self._managed:
+                raise InvalidArgument(self._why)
             self.control().daemon_stats()  # a wrong address is to be found out here
             return
         try:
             self._attach_once()
-        except KVTierError as error:
+        except Exception as error:  # an engine must start, whatever is wrong with its cache
             if not self._managed:
                 self.close()
                 raise
             self._why = str(error)
-            _log.warning("kvtier: %s; going on without cache, attaching in the background", error)
+            then = "going on without cache, attaching in the background"
+            _log.warning("kvtier: %s: %s; %s", self._name, error, then)
         self._start_thread()
 
     def _start_thread(self) -> None:
@@ -157,10 +162,22 @@ class Keeper:
             if self._closed:
                 raise DaemonUnavailable(self._why)
             if self._control is None:
-                self._control = ControlChannel(self.address, timeout_s=self._timeout_s)
+                self._control = ControlChannel(self.address, timeout_s=self._call_s)
             return self._control
 
-    def open_namespace(self, fingerprint: Mapping[str, Any], chunk_bytes: int) -> Namespace:
+    def clear_namespace(self, id: bytes) -> int:
+        """See `Namespace.clear`. A daemon that does not answer in time is lost to a managed client."""
+        attachment = self.attachment
+        if self._managed and attachment is None:
+            raise self._unavailable()
+        try:
+            return self.control().clear_namespace(id)
+        except DaemonUnavailable as error:
+            if self._managed and attachment is not None:
+                self.report_lost(attachment, str(error))
+            raise
+
+    def open_namespace(self, fingerprint: Mapping[str, Any], chunk_bytes: int, label: str = "") -> Namespace:
         """See `Client.namespace`."""
         text = canonical_json(fingerprint)
         id = namespace_id(text)
@@ -172,13 +189,13 @@ class Keeper:
             raise NamespaceMismatch(
                 f"namespace {id.hex()}: chunk_bytes is {known.chunk_bytes}, not {chunk_bytes}"
             )
-        ns = known or Namespace(self, id, text, chunk_bytes)
+        ns = known or Namespace(self, id, text, chunk_bytes, label)
         attachment = self.attachment
         if self._control_only:
-            self.control().open_namespace(text, chunk_bytes)
+            self.control().open_namespace(text, chunk_bytes, label)
         elif attachment is not None and id not in attachment.indexes:
             try:
-                attachment.open_namespace(self.control(), id, text, chunk_bytes)
+                attachment.open_namespace(self.control(), ns)
             except DaemonUnavailable as error:
                 if not self._managed:
                     raise
@@ -189,7 +206,7 @@ class Keeper:
             ns = self._namespaces.setdefault(id, ns)
             newer = self._attachment
         if newer is not None and newer is not attachment and id not in newer.indexes:
-            newer.open_namespace(self.control(), id, text, chunk_bytes)  # attached between the two looks
+            newer.open_namespace(self.control(), ns)  # attached between the two looks
         return ns
 
     def copy_engine(self, threads: int) -> native.CopyEngine:
@@ -271,7 +288,6 @@ class Keeper:
             try:
                 self._attach_once()
                 backoff.reset()
-                _log.info("kvtier: attached to %s", self.address)
             except KVTierError as error:
                 self._why = str(error)
                 self._alarm.sleep(backoff.next_s())
@@ -280,9 +296,10 @@ class Keeper:
                 self._alarm.sleep(backoff.next_s())
 
     def _attach_once(self) -> None:
-        with ControlChannel(self.address, timeout_s=self._timeout_s) as control:
+        with ExitStack() as undo:
+            control = undo.enter_context(ControlChannel(self.address, timeout_s=self._timeout_s))
             with self._lock:
-                wanted = [(ns.id, ns.fingerprint_json, ns.chunk_bytes) for ns in self._namespaces.values()]
+                wanted = list(self._namespaces.values())
             attachment = attach(
                 control,
                 number=self._attaches + 1,
@@ -292,12 +309,18 @@ class Keeper:
                 timeout_s=self._timeout_s,
                 namespaces=wanted,
             )
+            undo.pop_all()
+        control.timeout_s = self._call_s  # it goes on as the callers' channel: no call pays for a connection
+        _log.info("kvtier: %s attached to %s (boot %016x)", self._name, self.address, attachment.boot_id)
         for id, error in attachment.refused.items():
             _log.error("kvtier: namespace %s: %s", id.hex(), error)
         with self._lock:
             self._attaches += 1
             self._attachment = attachment
+            former, self._control = self._control, control
             callbacks = list(self._callbacks)
+        if former is not None:
+            former.close()
         for callback in callbacks:
             _call(callback, attachment.boot_id)
 
@@ -316,7 +339,7 @@ class Keeper:
             control.close()
         attachment.abandon()
         then = "; going on without cache, attaching again in the background" if self._managed else ""
-        _log.warning("kvtier: %s%s", self._why, then)
+        _log.warning("kvtier: %s: %s%s", self._name, self._why, then)
 
     # ---- fork ----
 

@@ -1,9 +1,10 @@
 """Namespaces of this boot: which fingerprint stands behind an id, and which index the store gave it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kvtier.daemon.names import shown
 from kvtier.errors import (
     FingerprintMismatch,
     InvalidArgument,
@@ -23,6 +24,7 @@ class _Entry:
     index: int
     chunk_bytes: int
     fingerprint_json: str
+    label: str
 
 
 class Namespaces:
@@ -34,7 +36,7 @@ class Namespaces:
         self._id_of = id_of
         self._entries: dict[bytes, _Entry] = {}
 
-    def open(self, fingerprint_json: str, chunk_bytes: int) -> NamespaceInfo:
+    def open(self, fingerprint_json: str, chunk_bytes: int, label: str = "") -> NamespaceInfo:
         """The namespace of this fingerprint, made if it is new. Refuses another chunk size or fingerprint."""
         parse_canonical(fingerprint_json)
         id = self._id_of(fingerprint_json)
@@ -44,8 +46,8 @@ class Namespaces:
                 raise InvalidArgument(f"chunk_bytes is {chunk_bytes}; at least 1 is wanted")
             if len(self._entries) >= NAMESPACES_MAX:
                 raise LimitReached(f"{NAMESPACES_MAX} namespaces are open; no more are allowed")
-            entry = _Entry(self._store.open_namespace(id, chunk_bytes), chunk_bytes, fingerprint_json)
-            self._entries[id] = entry
+            index = self._store.open_namespace(id, chunk_bytes)
+            entry = self._entries[id] = _Entry(index, chunk_bytes, fingerprint_json, shown(label))
         elif entry.fingerprint_json != fingerprint_json:
             raise FingerprintMismatch(
                 f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"
@@ -54,6 +56,8 @@ class Namespaces:
             raise NamespaceMismatch(
                 f"chunk_bytes is {chunk_bytes}; namespace {id.hex()} is known with {entry.chunk_bytes}"
             )
+        if label and not entry.label:
+            entry = self._entries[id] = replace(entry, label=shown(label))
         return self._info(id, entry, self._counted().get(entry.index, {}))
 
     def index(self, id: bytes) -> int:
@@ -89,5 +93,6 @@ class Namespaces:
             chunk_bytes=entry.chunk_bytes,
             fingerprint_json=entry.fingerprint_json,
             boot_id=self._boot_id,
+            label=entry.label,
             **{name: row.get(name, 0) for name in counts},
         )

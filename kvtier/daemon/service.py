@@ -65,7 +65,9 @@ class Service:
 
     @unary
     async def OpenNamespace(self, request: pb.OpenNamespaceRequest, context: Context) -> pb.Namespace:
-        return codec.namespace_to_proto(self._namespaces.open(request.fingerprint_json, request.chunk_bytes))
+        return codec.namespace_to_proto(
+            self._namespaces.open(request.fingerprint_json, request.chunk_bytes, request.label)
+        )
 
     @unary
     async def ClearNamespace(

@@ -23,6 +23,7 @@ from typing import Any, Final
 from kvtier import logs
 from kvtier.clock import Clock
 from kvtier.daemon.deaths import Deaths
+from kvtier.daemon.names import shown
 from kvtier.errors import Draining, LimitReached, UnknownSession
 from kvtier.io import fdpass
 from kvtier.io.native import Store
@@ -36,7 +37,6 @@ STRANGERS_MAX: Final = 64
 """Connections that have not shown a token yet."""
 TOKEN_LIFE_S: Final = 10.0
 TOKEN_WAIT_S: Final = 2.0
-NAME_CHARS_MAX: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ class Sessions:
         self._last += 1
         return _Known(
             self._last,
-            _shown(client),
+            shown(client),
             pid,
-            _shown(group) or f"session {self._last}",
+            shown(group) or f"session {self._last}",
             self._clock.now_s(),
             has_ring,
         )
@@ -301,8 +301,3 @@ class Sessions:
                 os.close(pidfd)
         else:
             self._deaths.watch(known.session, pidfd)
-
-
-def _shown(name: str) -> str:
-    """What a peer calls itself goes to terminals and logs: printable, and not long."""
-    return "".join(c if c.isprintable() else "?" for c in name[:NAME_CHARS_MAX])

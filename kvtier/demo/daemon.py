@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,6 +20,32 @@ READY_S: Final = 20.0
 STOP_S: Final = 20.0
 _SERVE: Final = "from kvtier.cli.main import main; main()"
 _LOG_TAIL_BYTES: Final = 4000
+
+
+SHM: Final = "/dev/shm"  # noqa: S108 - where an arena lies, not a place for temporary files
+
+
+@contextmanager
+def temporary_paths(prefix: str = "kvt-", shm_root: str = SHM) -> Iterator[tuple[Path, Path]]:
+    """A directory for a daemon's socket and log, and a path for its arena; both are removed afterwards.
+
+    A socket's path must be short, so `prefix` must be.
+    """
+    with (
+        TemporaryDirectory(prefix=prefix) as directory,
+        TemporaryDirectory(prefix=prefix, dir=shm_root) as shm,
+    ):
+        yield Path(directory), Path(shm, "arena")
+
+
+@contextmanager
+def temporary_daemon(dram: str, *options: str, prefix: str = "kvt-") -> "Iterator[LocalDaemon]":
+    """A daemon on temporary paths that are removed afterwards."""
+    with (
+        temporary_paths(prefix) as (directory, shm_dir),
+        LocalDaemon(directory, dram=dram, shm_dir=shm_dir, options=options) as daemon,
+    ):
+        yield daemon
 
 
 class LocalDaemon:

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich import box
@@ -26,7 +24,7 @@ from rich.table import Table
 
 from kvtier.demo import models, trace
 from kvtier.demo.conversations import SHRINK, Conversation, conversations
-from kvtier.demo.daemon import LocalDaemon, held
+from kvtier.demo.daemon import LocalDaemon, held, temporary_paths
 from kvtier.demo.engine_process import EngineFailed, EngineProcess
 from kvtier.errors import KVTierError
 
@@ -82,9 +80,8 @@ class _Show:
     def __init__(self, console: Console, stack: ExitStack) -> None:
         self._console = console
         self._stack = stack
-        self._directory = Path(stack.enter_context(TemporaryDirectory(prefix="kvt-demo-")))
-        shm = Path(stack.enter_context(TemporaryDirectory(prefix="kvt-demo-", dir="/dev/shm")))
-        self._daemon = LocalDaemon(self._directory, dram=DRAM, shm_dir=shm / "arena")
+        self._directory, shm_dir = stack.enter_context(temporary_paths("kvt-demo-"))
+        self._daemon = LocalDaemon(self._directory, dram=DRAM, shm_dir=shm_dir)
         self._same = True
 
     def run(self) -> int:

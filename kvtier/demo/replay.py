@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvtier.demo import replay_worker
@@ -51,15 +49,6 @@ class Replay:
         found += [f"{self.total.lost} chunks changed under a lease"] if self.total.lost else []
         found += [f"left behind: {item}" for item in self.held]
         return found if self.total.loaded else [*found, "no chunk was ever hit"]
-
-
-@contextmanager
-def temporary_daemon(dram: str, *options: str) -> Iterator[LocalDaemon]:
-    """A daemon on temporary paths that are removed afterwards."""
-    with TemporaryDirectory(prefix="kvtier-") as directory, TemporaryDirectory(dir="/dev/shm") as shm:
-        daemon = LocalDaemon(Path(directory), dram=dram, shm_dir=Path(shm, "arena"), options=options)
-        with daemon:
-            yield daemon
 
 
 def play(

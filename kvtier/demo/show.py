@@ -7,7 +7,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kvtier.demo import trace
-from kvtier.demo.replay import Replay, play, temporary_daemon
+from kvtier.demo.daemon import temporary_daemon
+from kvtier.demo.replay import Replay, play
 from kvtier.demo.schedule import Turn, reusable, schedule
 from kvtier.errors import KVTierError
 from kvtier.sizes import show_size

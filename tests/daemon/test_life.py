@@ -7,13 +7,12 @@ import socket
 import stat
 import subprocess
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from harness import Daemon, keys_of, line_of, running_daemon, store, until
 
 from kvtier import Draining
+from kvtier.demo.daemon import temporary_paths
 
 SERVE = (sys.executable, "-m", "kvtier.cli.main", "serve")
 
@@ -21,11 +20,8 @@ SERVE = (sys.executable, "-m", "kvtier.cli.main", "serve")
 @pytest.fixture
 def paths():
     """A short directory for sockets, and one for an arena."""
-    with (
-        TemporaryDirectory(prefix="kvt-") as directory,
-        TemporaryDirectory(prefix="kvt-test-", dir="/dev/shm") as shm,
-    ):
-        yield Path(directory), Path(shm, "arena")
+    with temporary_paths() as both:
+        yield both
 
 
 def serve(paths, *flags, **variables):

@@ -1,6 +1,7 @@
 """The calls for adapters: arrays in and out, posted answers, the copy engine."""
 
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -50,6 +51,22 @@ def test_keep_commits_some_and_aborts_the_rest(daemon: Daemon) -> None:
         ns.abort_slots(again)
         with pytest.raises(InvalidArgument, match="keep: 2 entries for a lease of 1 slots"):
             ns.commit_slots(again, np.ones(2, np.uint8))
+
+
+@pytest.mark.parametrize("policy", ["lru", "s3fifo"])
+def test_a_prefix_stored_in_parts_loses_its_end_first(
+    start_daemon: Callable[..., Daemon], policy: str
+) -> None:
+    daemon = start_daemon("8MiB", "--policy", policy)
+    slots = (8 << 20) // CHUNK
+    keys, others = keys_of("parts", slots // 2), keys_of("others", slots * 3 // 4)
+    with daemon.client() as client:
+        ns = client.namespace(PRINT, CHUNK)
+        until(lambda: daemon.counters()["populated_bytes"] == 8 << 20, "the whole arena")
+        assert store(ns, keys[: slots // 4]) == store(ns, keys[slots // 4 :]) == slots // 4
+        ns.renew(keys[: slots // 4])
+        assert store(ns, others) == len(others)
+        assert ns.lookup_count(keys) == slots // 4
 
 
 def test_empty_leases_need_no_daemon(daemon: Daemon) -> None:

@@ -3,31 +3,28 @@
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from harness import Daemon, keys_of, load, store, until
 
 from kvtier.client.channel import ControlChannel
+from kvtier.demo.daemon import temporary_paths
 
 
 def test_a_path_with_spaces_and_percent_signs() -> None:
     with (
-        TemporaryDirectory(prefix="kvt 100%41 ") as directory,
-        TemporaryDirectory(prefix="kvt-test-", dir="/dev/shm") as shm,
+        temporary_paths("kvt 100%41 ") as (directory, shm_dir),
+        Daemon(directory, dram="8MiB", shm_dir=shm_dir) as daemon,
     ):
-        daemon = Daemon(Path(directory), dram="8MiB", shm_dir=Path(shm, "arena"))
-        with daemon:
-            with daemon.client() as client:
-                ns = client.namespace({"model": "address"}, 4096)
-                assert store(ns, keys_of("a", 2)) == 2
-                assert load(ns, keys_of("a", 2)) == 2
-                assert client.stats()["namespaces"][0]["chunks"] == 2
-            command = [sys.executable, "-m", "kvtier.cli.main", "ls", "--address", daemon.address]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-            assert done.returncode == 0, done.stderr
-            assert "address" in done.stdout
-            daemon.finish()
+        with daemon.client() as client:
+            ns = client.namespace({"model": "address"}, 4096)
+            assert store(ns, keys_of("a", 2)) == 2
+            assert load(ns, keys_of("a", 2)) == 2
+            assert client.stats()["namespaces"][0]["chunks"] == 2
+        command = [sys.executable, "-m", "kvtier.cli.main", "ls", "--address", daemon.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        assert "address" in done.stdout
+        daemon.finish()
 
 
 def test_waiting_for_a_daemon_that_does_not_come_leaves_no_thread() -> None:

@@ -155,6 +155,11 @@ def test_addresses_that_are_none(address: str) -> None:
         Client.connect(address)
 
 
+def test_an_engine_at_an_address_without_shared_memory() -> None:
+    with pytest.raises(InvalidArgument, match=r"address is '127\.0\.0\.1:9'.*unix:/path"):
+        Client.connect("127.0.0.1:9", managed=True)
+
+
 def test_nobody_at_the_address(tmp_path: object) -> None:
     with pytest.raises(DaemonUnavailable, match="nobody-here"):
         Client.connect("unix:/tmp/kvtier-nobody-here.sock", timeout_s=5)

@@ -6,6 +6,8 @@ import signal
 import statistics
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from harness import SETTLE_S, Daemon, bytes_of, child, key_of, keys_of, line_of, load, store, until
@@ -96,7 +98,7 @@ def test_a_managed_client_outlives_its_daemon(daemon: Daemon, caplog: pytest.Log
         assert client.counters()["losses"] == 1
     said = [record.getMessage() for record in caplog.records if record.name.startswith("kvtier")]
     assert len([line for line in said if "going on without cache" in line]) == 1, said
-    assert len([line for line in said if "attached to" in line]) == 1, said
+    assert len([line for line in said if "attached to" in line]) == 2, said
 
 
 def test_a_plain_client_says_that_its_daemon_is_gone(daemon: Daemon) -> None:
@@ -166,6 +168,32 @@ def test_a_hung_daemon_costs_one_deadline(daemon: Daemon) -> None:
     with daemon.client() as patient:
         again = patient.namespace(PRINT, CHUNK)
         assert store(again, keys_of("goes on", 2)) == load(again, keys_of("goes on", 2)) == 2
+
+
+def test_control_calls_of_an_engine_wait_no_longer(daemon: Daemon) -> None:
+    """A reset, or a namespace at the first request, while the daemon hangs."""
+    calls: list[Callable[[Client, Namespace], object]] = [
+        lambda client, ns: ns.clear(),
+        lambda client, ns: client.namespace(PRINT | {"other": len(waits)}, CHUNK).lookup(keys_of("x", 1)),
+    ]
+    waits: list[float] = []
+    with daemon.client(managed=True, deadline_ms=50) as client:
+        ns = client.namespace(PRINT, CHUNK)
+        for call in calls * 2:
+            until(lambda: ns.attached, "the attach")
+            daemon.signal(signal.SIGSTOP)
+            try:
+                for limit_s in (0.05 + SLACK_S, SLACK_S / 4):  # once, then at once
+                    began_s = time.perf_counter()
+                    with suppress(DaemonUnavailable):
+                        call(client, ns)
+                    waits.append(time.perf_counter() - began_s)
+                    assert waits[-1] <= limit_s, waits
+                assert not client.connected
+            finally:
+                daemon.signal(signal.SIGCONT)
+        until(lambda: ns.attached, "the attach after the hang")
+        assert ns.clear() == 0
 
 
 def test_a_killed_daemon_costs_at_most_one_deadline(daemon: Daemon) -> None:

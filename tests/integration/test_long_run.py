@@ -3,7 +3,8 @@
 import pytest
 
 from kvtier.demo import trace
-from kvtier.demo.replay import play, temporary_daemon
+from kvtier.demo.daemon import temporary_daemon
+from kvtier.demo.replay import play
 from kvtier.demo.schedule import schedule
 
 DAY_S = 24 * 3600.0

@@ -7,8 +7,8 @@ from harness import PATIENT_MS
 
 from kvtier import Client
 from kvtier.demo import trace
-from kvtier.demo.daemon import LocalDaemon
-from kvtier.demo.replay import play, temporary_daemon
+from kvtier.demo.daemon import LocalDaemon, temporary_daemon
+from kvtier.demo.replay import play
 from kvtier.demo.replay_worker import NAMESPACE
 from kvtier.demo.schedule import Turn, schedule
 
