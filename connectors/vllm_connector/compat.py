@@ -33,6 +33,8 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
         "per_engine_labelvalues",
     ),
     f"{_V1}.base:KVConnectorBase_V1.get_transfer_results": ("finished_req_ids",),
+    f"{_V1}.base:KVConnectorBase_V1.get_handshake_metadata": (),
+    f"{_V1}.base:KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware": ("metadata",),
     f"{_V1}.base:KVConnectorTransferResults.__init__": (
         "finished_sending",
         "finished_recving",

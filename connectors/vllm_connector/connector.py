@@ -6,16 +6,21 @@ asserts; leases are kept in books of our own until every worker has reported, th
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any, cast
 
 import vllm
 from kvtier_connectors.vllm_connector import compat, settings
 from kvtier_connectors.vllm_connector.guard import guarded, nothing
+from kvtier_connectors.vllm_connector.kernels import KernelReport, kernels_of, merged
+from kvtier_connectors.vllm_connector.logs import join_engine_log
 from kvtier_connectors.vllm_connector.manager import KVTierManager
 from kvtier_connectors.vllm_connector.spec import building
 from kvtier_connectors.vllm_connector.transfer import WorkerReport
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -39,6 +44,7 @@ class KVTierConnector(OffloadingConnector):
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
+        join_engine_log()
         _configure(vllm_config, kv_cache_config)
         with building(vllm_config, kv_cache_config):
             super().__init__(vllm_config, role, kv_cache_config)
@@ -49,6 +55,13 @@ class KVTierConnector(OffloadingConnector):
     @property
     def _manager(self) -> KVTierManager:
         return cast(KVTierManager, self.scheduler.manager)
+
+    @guarded(nothing)
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: Mapping[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """What the workers reported when they were ready."""
+        self._manager.know_kernels(merged(metadata.values()))
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
@@ -73,6 +86,14 @@ class KVTierConnector(OffloadingConnector):
             self._manager.settle(report.completed_jobs, report.failed_jobs)
 
     # ---- worker ----
+
+    @guarded(nothing)
+    def get_handshake_metadata(self) -> KernelReport | None:
+        """Which attention kernels this worker runs. Within a MultiConnector nothing: it has one such channel,
+        and hands what comes out of it to all its connectors."""
+        if get_kv_transfer_group() is not self:
+            return None
+        return KernelReport(kernels_of(self._vllm_config.compilation_config.static_forward_context))
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Wait for copies whose device blocks are used anew by the next forward pass."""

@@ -11,7 +11,8 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvtier_connectors.vllm_connector.layout import GroupPlan
@@ -34,13 +35,17 @@ class Fingerprints:
         self._settings = settings
         self._shared: dict[str, Any] | None = None
 
-    def of(self, plan: GroupPlan) -> dict[str, Any]:
-        """The record of one KV group: values are strings, numbers, booleans, lists and mappings of these."""
+    def of(self, plan: GroupPlan, kernels: Mapping[str, str]) -> dict[str, Any]:
+        """The record of one KV group: values are strings, numbers, booleans, lists and mappings of these.
+
+        kernels: what the workers reported, layer name -> the kernels that write its pages.
+        """
         if self._shared is None:
             self._shared = self._engine_record()
         group = self._kv_cache.kv_cache_groups[plan.group_id]
         return {
             **self._shared,
+            "kernels": kernel_record(kernels, group.layer_names),
             "group": plan.group_id,
             "group_layers": list(group.layer_names),
             "group_spec": _text(group.kv_cache_spec),
@@ -50,6 +55,15 @@ class Fingerprints:
             "block_bytes": plan.block_bytes,
             "parts": plan.parts,
         }
+
+    def label(self, plan: GroupPlan) -> str:
+        """For people, in `kvtier stats` and `kvtier ls`: what lies in the namespace of this group."""
+        model, cache = self._vllm.model_config, self._vllm.cache_config
+        dtype = model.dtype if str(cache.cache_dtype) == "auto" else cache.cache_dtype
+        words = [model_name(str(model.model)), str(dtype).removeprefix("torch.")]
+        tp, groups = self._vllm.parallel_config.tensor_parallel_size, len(self._kv_cache.kv_cache_groups)
+        words += [f"tp{tp}"] * (tp > 1) + [f"group {plan.group_id + 1}/{groups}"] * (groups > 1)
+        return " ".join(words)
 
     def _engine_record(self) -> dict[str, Any]:
         model, cache, parallel = self._vllm.model_config, self._vllm.cache_config, self._vllm.parallel_config
@@ -98,6 +112,32 @@ class Fingerprints:
             "model_config": _digest(_model_fields(draft)),
             "weights": "target" if same else self._weights(draft, self._vllm.load_config),
         }
+
+
+def kernel_record(kernels: Mapping[str, str], layers: Sequence[str]) -> list[str]:
+    """Distinct kernels of the engine; if several, then those of the group's layers, in order if they differ.
+
+    Where they are not known, pages of other kernels could have this very name: then it is a name of its own.
+    """
+    if not layers or any(layer not in kernels for layer in layers):
+        logger.warning(
+            "kvtier: the workers did not say which attention kernels write the KV cache, so this engine "
+            "shares its cache with no other process (within a MultiConnector there is no way to hear them)"
+        )
+        return [f"unknown:{secrets.token_hex(16)}"]
+    of_engine, of_group = sorted(set(kernels.values())), [kernels[layer] for layer in layers]
+    if len(of_engine) == 1:
+        return of_engine
+    return [*of_engine, *(of_group if len(set(of_group)) > 1 else of_group[:1])]
+
+
+def model_name(model: str) -> str:
+    """A hub's name as it is; of a path what people recognise, also within a hub's cache."""
+    parts = [part for part in model.split("/") if part]
+    for part in reversed(parts):
+        if part.startswith("models--"):
+            return part.removeprefix("models--").replace("--", "/")
+    return model if len(parts) <= 2 and not model.startswith(("/", ".")) else parts[-1]
 
 
 def hash_record(algorithm: str) -> dict[str, str]:

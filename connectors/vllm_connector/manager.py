@@ -60,26 +60,32 @@ class KVTierManager(OffloadingManager):
     def __init__(
         self,
         plans: Sequence[GroupPlan],
-        open_namespaces: Callable[[], "Sequence[Namespace]"],
+        open_namespaces: Callable[[Mapping[str, str]], "Sequence[Namespace]"],
         *,
         workers: int,
         attached: Callable[[], bool],
         close: Callable[[], None],
     ) -> None:
-        """open_namespaces: one per plan, or none when nothing can be cached; called at the first request, as
-        only then vLLM's hash seed is known. close: ends the session."""
+        """open_namespaces: kernels of the layers -> one per plan, or none when nothing can be cached. Called
+        at the first request: only then vLLM's hash seed and the kernels are known. close: end the session."""
         self._plans = tuple(plans)
         self._groups = {group_suffix(plan): place for place, plan in enumerate(self._plans)}
         self._open = open_namespaces
         self._close = close
         self._namespaces: Sequence[Namespace] = ()
         self._opened = False
+        self._kernels: Mapping[str, str] = {}
         self._clear_wanted = False
         self._books = Books(workers)
         self._views: dict[str, RequestView | None] = {}  # live requests; None before the first lookup
+        self._hashes: dict[str, Sequence[bytes]] = {}  # their block hashes; vLLM's own lists, which grow
         self._bad: set[str] = set()  # live requests whose load failed: they are recomputed, not asked again
         self._touched: set[str] = set()
         self._tally = Tally(attached)
+
+    def know_kernels(self, kernels: Mapping[str, str]) -> None:
+        """What the workers reported when they were ready: layer name -> the kernels that write its pages."""
+        self._kernels = kernels
 
     # ---- requests ----
 
@@ -88,7 +94,7 @@ class KVTierManager(OffloadingManager):
         """A request came in."""
         if not self._opened:
             self._opened = True
-            self._namespaces = tuple(self._open())
+            self._namespaces = tuple(self._open(self._kernels))
         self._views[req_context.req_id] = None
         return RequestOffloadingContext()
 
@@ -96,6 +102,7 @@ class KVTierManager(OffloadingManager):
     def on_request_finished(self, req_context: ReqContext) -> None:
         """No more questions for this request; its jobs may still be under way."""
         self._tally.looked_up(self._views.pop(req_context.req_id, None))
+        self._hashes.pop(req_context.req_id, None)
         self._bad.discard(req_context.req_id)
         self._touched.discard(req_context.req_id)
 
@@ -110,6 +117,7 @@ class KVTierManager(OffloadingManager):
         """The scheduler is about to ask for this request's keys: forget older answers."""
         if request_id not in self._views:
             return
+        self._hashes[request_id] = block_hashes
         self._tally.looked_up(self._views[request_id])
         self._views[request_id] = None
         if request_id in self._bad or not self._namespaces or not self._clean():
@@ -164,6 +172,8 @@ class KVTierManager(OffloadingManager):
                     grants = self._namespaces[place].reserve_slots(hashes)
                     leases.append((self._namespaces[place], grants))
                     counts[place] = len(grants)
+                    if len(grants):
+                        self._renew_beginning(place, hashes[0], req_context.req_id)
                     suffix = group_suffix(self._plans[place])
                     for key, grant in zip(hashes, grants.grants.tolist(), strict=True):
                         if grant == Grant.GRANTED:
@@ -179,6 +189,15 @@ class KVTierManager(OffloadingManager):
             return _store_nothing()
         spec = self._spec(req_context.req_id, counts, leases, is_store=True, void=False)
         return PrepareStoreOutput(keys_to_store=granted, store_spec=spec, evicted_keys=[])
+
+    def _renew_beginning(self, place: int, first: bytes, request_id: str) -> None:
+        """A request is stored in parts, step by step and turn by turn; its end is to be evicted first."""
+        plan = self._plans[place]
+        if plan.windowed:  # there the end is what a load needs
+            return
+        prefix = chunk_keys(plan, self._hashes.get(request_id, ()))
+        if first in prefix and (beginning := prefix[: prefix.index(first)]):
+            self._namespaces[place].renew(beginning)
 
     def _by_group(self, keys: Collection[OffloadKey]) -> list[tuple[int, list[bytes]]]:
         """Keys of one job by place of their group; the framework gives them group after group, in order."""

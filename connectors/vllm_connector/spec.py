@@ -4,11 +4,12 @@ The framework builds it from an `OffloadingConfig` alone. What else is needed (t
 configuration) stands in a context variable while `KVTierConnector` is being built.
 """
 
+import functools
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtier_connectors.vllm_connector import counters, settings
 from kvtier_connectors.vllm_connector.fingerprint import Fingerprints
@@ -19,7 +20,8 @@ from kvtier_connectors.vllm_connector.worker import AbsentWorker, KVTierWorker
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
 
-from kvtier import Client, Namespace
+if TYPE_CHECKING:
+    from kvtier import Client, Namespace
 
 logger = logging.getLogger(__name__)
 
@@ -60,18 +62,25 @@ class KVTierSpec(OffloadingSpec):
             client = self._connect("scheduler")
             fingerprints = Fingerprints(self._vllm_config, self._kv_cache_config, self.config, self.settings)
 
-            def open_namespaces() -> list[Namespace]:
+            def open_namespaces(kernels: Mapping[str, str]) -> "list[Namespace]":
+                if client is None:
+                    return []
                 if why := unsupported(self._vllm_config):
                     logger.warning("kvtier: %s; this engine serves without it", why)
                     return []
-                return [client.namespace(fingerprints.of(plan), plan.chunk_bytes) for plan in self._plans]
+                return [
+                    client.namespace(
+                        fingerprints.of(plan, kernels), plan.chunk_bytes, label=fingerprints.label(plan)
+                    )
+                    for plan in self._plans
+                ]
 
             self._manager = KVTierManager(
                 self._plans,
                 open_namespaces,
                 workers=self.config.parallel.world_size,
-                attached=lambda: client.connected,
-                close=client.close,
+                attached=lambda: client is not None and client.connected,
+                close=lambda: None if client is None else client.close(),
             )
         return self._manager
 
@@ -85,13 +94,16 @@ class KVTierSpec(OffloadingSpec):
                 self._worker = AbsentWorker()
         return self._worker
 
-    def _build_worker(self, kv_caches: CanonicalKVCaches) -> KVTierWorker:
+    def _build_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         parallel = self.config.parallel
         regions = [regions_of(kv_caches, group) for group in range(len(self._plans))]
         for plan, group_regions in zip(self._plans, regions, strict=True):
             check_regions(plan, group_regions)
+        client = self._connect(f"worker{parallel.rank}")
+        if client is None:
+            return AbsentWorker()
         return KVTierWorker(
-            self._connect(f"worker{parallel.rank}"),
+            client,
             self._plans,
             regions,
             num_blocks=self._kv_cache_config.num_blocks,
@@ -99,14 +111,33 @@ class KVTierSpec(OffloadingSpec):
             copy_threads=self.settings.copy_threads,
         )
 
-    def _connect(self, role: str) -> Client:
-        return Client.connect(
+    def _connect(self, role: str) -> "Client | None":
+        client_class = load_client()
+        return client_class and client_class.connect(
             self.settings.address,
             name=f"vllm/{role}",
             group=self.config.engine_id,
             managed=True,
             deadline_ms=self.settings.deadline_ms,
         )
+
+
+@functools.cache
+def load_client() -> "type[Client] | None":
+    """kvtier's client, or None, said once a process, where its compiled parts cannot be loaded."""
+    try:
+        from kvtier import Client
+    except (
+        Exception
+    ) as error:  # a missing or foreign build, wire code that does not suit the engine's protobuf
+        logger.error(
+            "kvtier: its compiled parts cannot be loaded (%s: %s); this engine serves without cache. "
+            "Install kvtier again, built for this Python and beside this engine.",
+            type(error).__name__,
+            error,
+        )
+        return None
+    return Client
 
 
 def unsupported(vllm_config: Any) -> str | None:

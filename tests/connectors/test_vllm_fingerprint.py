@@ -10,6 +10,7 @@ from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.settings import Settings
 
 PLAN = GroupPlan(0, 128, 2, 2, 4096, 1, False)
+KERNELS = dict.fromkeys(("l0", "l1", "l2"), "cpu.Attention vec")
 
 
 class ModelConfig:
@@ -73,10 +74,12 @@ def checkpoint(tmp_path):
     return tmp_path
 
 
-def record(vllm, *, config=None, kv=None, plan=PLAN, settings=None):
-    return fingerprint.Fingerprints(vllm, kv or groups(), config or framework(), settings or Settings()).of(
-        plan
-    )
+def prints(vllm, *, config=None, kv=None, settings=None):
+    return fingerprint.Fingerprints(vllm, kv or groups(), config or framework(), settings or Settings())
+
+
+def record(vllm, *, plan=PLAN, kernels=KERNELS, **more):
+    return prints(vllm, **more).of(plan, kernels)
 
 
 def text(value):
@@ -149,6 +152,63 @@ def test_layers_layout_and_hash_block_matter(checkpoint):
     config = framework()
     config.cache.tokens_per_hash = 16
     assert text(record(engine(checkpoint), config=config)) != before
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        dict.fromkeys(KERNELS, "cpu.Attention amx"),
+        dict.fromkeys(KERNELS, "other.Attention vec"),
+        KERNELS | {"l0": "cpu.Attention amx"},
+        KERNELS | {"l1": "cpu.Attention amx"},
+        KERNELS | {"l2": "cpu.Attention amx"},  # of another group or stage: the engine is another one
+    ],
+)
+def test_other_kernels_are_another_record(checkpoint, kernels):
+    """What the configuration asks for is the same in all of these: nothing."""
+    one, other = record(engine(checkpoint)), record(engine(checkpoint), kernels=kernels)
+    assert one["backend"] == other["backend"]
+    assert text(one) != text(other)
+    assert text(other) == text(record(engine(checkpoint), kernels=dict(reversed(kernels.items()))))
+
+
+def test_kernels_swapped_between_layers_are_another_record(checkpoint):
+    mixed = {"l0": "a", "l1": "b"}
+    swapped = {"l0": "b", "l1": "a"}
+    assert text(record(engine(checkpoint), kernels=mixed)) != text(
+        record(engine(checkpoint), kernels=swapped)
+    )
+
+
+@pytest.mark.parametrize("kernels", [{}, {"l0": "cpu.Attention vec"}])
+def test_kernels_that_nobody_reported_are_shared_with_nobody(checkpoint, kernels, caplog):
+    first, second = (record(engine(checkpoint), kernels=kernels) for _ in range(2))
+    assert text(first) != text(second)
+    assert "shares its cache with no other process" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("org/model", "org/model"),
+        ("gpt2", "gpt2"),
+        ("/srv/models/llama-8b/", "llama-8b"),
+        ("./llama-8b", "llama-8b"),
+        ("/srv/hub/models--org--a-model/snapshots/0123abc", "org/a-model"),
+    ],
+)
+def test_the_name_people_know_a_model_by(model, name):
+    assert fingerprint.model_name(model) == name
+
+
+def test_a_label_for_people_says_what_it_is_and_changes_nothing(checkpoint):
+    vllm = engine("/srv/models/llama-8b")
+    assert prints(vllm).label(PLAN) == "llama-8b float32"
+    vllm.cache_config.cache_dtype = "fp8"
+    vllm.parallel_config.tensor_parallel_size = 2
+    kv = groups()
+    kv.kv_cache_groups.append(kv.kv_cache_groups[0])
+    assert prints(vllm, kv=kv).label(PLAN) == "llama-8b fp8 tp2 group 1/2"
 
 
 def test_one_changed_byte_of_the_sampled_weights_is_another_identity(checkpoint):

@@ -1,7 +1,5 @@
 """Engines as these tests use them, the answers they must give, and the patience to wait for."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -133,17 +131,3 @@ class References:
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()
-
-
-def wait_until(
-    condition: Callable[[], bool],
-    what: str,
-    deadline_s: float = 20.0,
-    between: Callable[[], object] = lambda: time.sleep(0.02),
-) -> None:
-    """Ask again until it holds; `between` runs in between."""
-    limit = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > limit:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
-        between()

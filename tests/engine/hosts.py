@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
-from engines import Engine, wait_until
-from harness import Daemon
+from engines import Engine
+from harness import Daemon, running_daemon, until
 
+ENGINE_SETTLE_S = 20.0
 SIGN_BITS = np.uint32(0x8000_0000)
 
 
@@ -53,7 +52,12 @@ class Host(Daemon):
             for engine in engines:
                 engine.poke()
 
-        wait_until(condition, f"{what}; leased: {self.leased()}", **({"between": poke} if engines else {}))
+        until(
+            condition,
+            f"{what}; leased: {self.leased()}",
+            ENGINE_SETTLE_S,
+            **({"between": poke} if engines else {}),
+        )
 
     def spoil_every_chunk(self) -> int:
         """Turn the sign of every float of every readable chunk, as any client could. Returns how many."""
@@ -73,16 +77,5 @@ class Host(Daemon):
 @contextmanager
 def running_host(dram: str = "256MiB") -> Iterator[Host]:
     """A started daemon on temporary paths; at the end nothing may be held and no file left."""
-    # The socket's path must be short, which pytest's directories are not.
-    with (
-        TemporaryDirectory(prefix="kvt-") as directory,
-        TemporaryDirectory(prefix="kvt-engine-", dir="/dev/shm") as shm_parent,
-    ):
-        host = Host(Path(directory), dram=dram, shm_dir=Path(shm_parent, "arena"))
-        host.start()
-        try:
-            yield host
-            host.finish()
-        finally:
-            if host.alive:
-                host.kill()
+    with running_daemon(dram, kind=Host) as host:
+        yield host

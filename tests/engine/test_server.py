@@ -10,7 +10,8 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-from engines import BYTES_PER_TOKEN, tokens, wait_until
+from engines import BYTES_PER_TOKEN, tokens
+from harness import until
 
 from kvtier.demo.engine_process import CONNECTOR, ENVIRONMENT
 
@@ -26,15 +27,24 @@ def test_a_restarted_server_hits(host, dense, references, tmp_path):
         assert server.complete(prompt, 16) == expected
         assert server.metric("external_prefix_cache_hits_total") == 0
         host.wait_for(lambda: host.stored_bytes() >= WHOLE_CHUNKS_TOKENS * BYTES_PER_TOKEN["dense"], "stored")
-        wait_until(lambda: not host.leased(), "all leases are back")
+        until(lambda: not host.leased(), "all leases are back")
     host.assert_nothing_held()
+
+    # Which kernels wrote the pages came from the worker's process; people read the model's name.
+    [namespace] = host.stats().namespaces
+    kernels = json.loads(namespace.fingerprint_json)["kernels"]
+    assert [words.rpartition(".")[2] for words in kernels] == ["CPUAttentionBackend vec"]
+    assert namespace.label == f"{dense.path.name} float32"
+    first_log = (tmp_path / "first.log").read_text()
+    for role in ("scheduler", "worker0"):  # in the engine's own log, once
+        assert first_log.count(f"kvtier: vllm/{role} attached to {host.address}") == 1
 
     with _server(dense, host, tmp_path / "second.log") as server:
         assert server.complete(tokens(600, seed=3), 4)
         assert server.complete(prompt, 16) == expected
         assert server.metric("external_prefix_cache_hits_total") == WHOLE_CHUNKS_TOKENS
         assert server.metric("kv_offload_load_bytes_total") >= WHOLE_CHUNKS_TOKENS * BYTES_PER_TOKEN["dense"]
-        wait_until(lambda: not host.leased(), "all leases are back")
+        until(lambda: not host.leased(), "all leases are back")
 
 
 class _Server:
@@ -81,7 +91,7 @@ def _server(model, host, log):
         "--enforce-eager",
     ]
     command += ["--max-model-len", "8192", "--host", "127.0.0.1", "--port", str(port)]
-    environ = {**os.environ, **ENVIRONMENT, "KVTIER_ADDRESS": host.address}
+    environ = {**os.environ, **ENVIRONMENT, "KVTIER_ADDRESS": host.address, "VLLM_LOGGING_LEVEL": "INFO"}
     with log.open("ab") as sink:
         process = subprocess.Popen(command, env=environ, stdout=sink, stderr=sink, start_new_session=True)
     server = _Server(port)
@@ -91,7 +101,7 @@ def _server(model, host, log):
         return server.is_ready()
 
     try:
-        wait_until(ready, f"vllm serve is up; its log: {log}", deadline_s=240)
+        until(ready, f"vllm serve is up; its log: {log}", timeout_s=240)
         yield server
         process.send_signal(signal.SIGTERM)
         process.wait(60)

@@ -50,9 +50,12 @@ def test_two_engines_share_one_daemon_at_once(host, start, dense, references):
         wanted = [expected[prompts.index(prompt)] for prompt in round_prompts]
         assert [engine.receive()["tokens"] for engine in (one, other)] == [wanted, wanted]
         host.settle(one, other)
+    # In the second and the third round the shared part comes in once, and serves the other prompts from the
+    # engine's own cache; in the third each prompt's own chunk comes in too. The first depends on who is first.
+    reloaded_tokens = 2 * 2048 + len(prompts) * CHUNK_TOKENS
     for engine in (one, other):
-        assert engine.external_hits() >= 3 * 2048
-        assert engine.loaded_bytes() >= 3 * 2048 * BYTES_PER_TOKEN["dense"]
+        assert engine.external_hits() >= reloaded_tokens
+        assert engine.loaded_bytes() >= reloaded_tokens * BYTES_PER_TOKEN["dense"]
 
 
 def test_reset_and_salt(host, start, dense, references):

@@ -16,6 +16,7 @@ class FakeNamespace:
         self.log: list[tuple[str, int]] = []
         self.lookups = 0
         self.touched: list[bytes] = []
+        self.renewed: list[list[bytes]] = []
         self.attached = True
         self.boot_id = 77
         self.cleared = 0
@@ -92,6 +93,10 @@ class FakeNamespace:
 
     def touch(self, keys):
         self.touched.extend(keys)
+
+    def renew(self, keys):
+        self._check()
+        self.renewed.append(keys)
 
     def clear(self):
         if self.clear_fails:

@@ -28,7 +28,7 @@ class Scheduler:
         self.spaces = [FakeNamespace() for _ in plans]
         self.plans = plans
         self.manager = KVTierManager(
-            plans, lambda: self.spaces, workers=workers, attached=lambda: True, close=lambda: None
+            plans, lambda kernels: self.spaces, workers=workers, attached=lambda: True, close=lambda: None
         )
         self.jobs = 0
 
@@ -263,6 +263,23 @@ def test_what_the_engine_holds_itself_is_touched_once():
     for _ in range(3):
         s.hits(context, blocks, computed=70)
     assert s.space.touched == [blocks[1], blocks[3]]
+
+
+def test_the_beginning_of_a_prefix_is_renewed_when_more_is_stored_behind_it():
+    s, blocks = Scheduler(PLANS), hashes(8)
+    context = s.request()
+    s.hits(context, blocks)
+    s.manager.prepare_store(keys(0, blocks[:4]) + keys(1, blocks[:4]), context)
+    assert s.spaces[0].renewed == []  # nothing lies before it
+    blocks += hashes(2, start=100)  # vLLM's list grows with the answer
+    s.manager.prepare_store(keys(0, blocks[4:]) + keys(1, blocks[4:]), context)
+    assert s.spaces[0].renewed == [[blocks[1], blocks[3]]]
+    s.manager.prepare_store(keys(0, blocks[4:]), context)
+    assert len(s.spaces[0].renewed) == 1  # nothing new was granted
+    assert s.spaces[1].renewed == []  # of a window the end is needed
+    assert s.spaces[0].touched == []  # and nobody has used anything
+    s.manager.on_request_finished(context)
+    assert s.manager._hashes == {}
 
 
 def test_counters_say_what_happened():
