@@ -39,7 +39,9 @@ class ReadGrant:
 
 class WriteGrant:
     lease: int  # 0: nothing was granted
-    grants: U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space, 4 the daemon is draining
+    grants: (
+        U8  # per key: 0 granted, 1 present, 2 pending (another writer), 3 no space, 4 the daemon is draining
+    )
     refs: SlotRefs  # of the granted keys, in key order
 
 # ---- daemon side -----------------------------------------------------------------------------
@@ -71,8 +73,11 @@ class Store:
     def clear_namespace(self, ns: int) -> int: ...
     def open_session(self, session: int, group: int, pid: int, ring_fd: int | None) -> None:
         """ring_fd None: a session without a ring (the same calls over gRPC). The fd is duplicated."""
-    def close_session(self, session: int, drained: bool) -> None:
-        """What the session had posted by now still counts; then its leases go back. Idempotent."""
+    def close_session(self, session: int, drained: bool, held: list[int] | None = None) -> None:
+        """What the session had posted by now still counts; then its leases go back. Idempotent.
+
+        held: the write leases that its process knows of; the others are aborted. None: it may know them all.
+        """
     def lookup(self, ns: int, keys: Keys) -> int: ...
     def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
     def release(self, session: int, lease: int) -> None: ...
@@ -97,7 +102,9 @@ POLICIES: Final[tuple[str, ...]]
 class Session:
     """One process's life with the daemon, over shared memory. Thread-safe; not usable after a fork."""
 
-    def __init__(self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50) -> None:
+    def __init__(
+        self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50
+    ) -> None:
         """Maps the four files (the fds may be closed afterwards); ValueError when a header does not fit.
 
         Lost, for good, after: one missed deadline, a ring the daemon closed, another boot id, a fork, mark_lost or
