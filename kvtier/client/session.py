@@ -227,8 +227,8 @@ class Keeper:
 
     def done_writing(self, lease: SlotLease) -> None:
         """The caller of this lease, and whoever copied under it, writes into its slots no more."""
-        self._writes.done(lease)
-        self._tell_late()
+        if self._writes.done(lease):
+            self._tell_late()
 
     def _tell_late(self) -> None:
         """Tell the daemon which leases of lost sessions are over by now: it keeps their slots so long."""

@@ -31,14 +31,19 @@ class OpenWrites:
             self._held.setdefault(attachment, set()).add(lease)
             return True
 
-    def done(self, lease: SlotLease) -> None:
-        """Nobody writes under this lease any more."""
+    def done(self, lease: SlotLease) -> bool:
+        """Nobody writes under this lease any more. True: that comes late, `take_late` has it."""
         with self._lock:
-            self._held.get(lease.attachment, set()).discard(lease.lease)
+            held = self._held.get(lease.attachment)
+            if held is not None:
+                held.discard(lease.lease)
+                return False
             orphan = lease.boot_id, lease.lease
-            if orphan in self._orphaned:
-                self._orphaned.discard(orphan)
-                self._late.append(orphan)
+            if orphan not in self._orphaned:
+                return False
+            self._orphaned.discard(orphan)
+            self._late.append(orphan)
+            return True
 
     def end(self, attachment: int, boot_id: int) -> list[int]:
         """The session is over. Returns what its callers still hold."""
@@ -53,8 +58,6 @@ class OpenWrites:
 
         What belongs to an earlier one is forgotten: its arena is gone.
         """
-        if not self._late and not self._orphaned:
-            return []
         with self._lock:
             late = [lease for boot, lease in self._late if boot == boot_id]
             self._late = []

@@ -11,7 +11,7 @@ def lease(number, attachment=1, boot_id=7):
 def test_what_ends_in_time_is_nobodys_business():
     writes = OpenWrites()
     assert writes.add(1, 10)
-    writes.done(lease(10))
+    assert not writes.done(lease(10))
     assert writes.end(1, 7) == []
     assert writes.take_late(7) == []
 
@@ -21,9 +21,9 @@ def test_what_ends_after_its_session_is_told_once():
     assert all(writes.add(1, number) for number in (12, 10, 11))
     assert writes.end(1, 7) == [10, 11, 12]
     assert writes.take_late(7) == []
-    writes.done(lease(11))
-    writes.done(lease(12))
-    writes.done(lease(12))
+    assert writes.done(lease(11))
+    assert writes.done(lease(12))
+    assert not writes.done(lease(12))
     assert writes.take_late(7) == [11, 12]
     assert writes.take_late(7) == []
     writes.done(lease(10))
