@@ -80,7 +80,7 @@ def cpu_per_gb(scale: Scale) -> Spent:
     with ExitStack() as stack:
         memory = stack.enter_context(Arena(total_bytes))
         # As large as what is stored, so that the first pass touches all of it.
-        daemon = stack.enter_context(serving(total_bytes))
+        daemon = stack.enter_context(serving(total_bytes * 5 // 4))  # a full arena keeps some slots free
         engine = _Engine(stack.enter_context(client_of(daemon)), memory)
         stack.callback(engine.close)
 

@@ -33,7 +33,6 @@ class Attachment:
         self.connection = connection
         self.indexes: dict[bytes, int] = {}
         self.refused: dict[bytes, KVTierError] = {}  # why a namespace could not be opened
-        self.writing: set[int] = set()  # write leases that our callers hold
         self.copies = False  # a copy engine was made, which may write under another session's leases
 
     def open_namespace(self, control: ControlChannel, ns: Namespace) -> None:
@@ -47,21 +46,20 @@ class Attachment:
         """End the session in order: this process writes into no slot any more."""
         with suppress(native.DaemonLost):
             self.session.ping()  # what was posted before is served before the end of file is seen
-        self._end(drained=True)
+        self._end(fdpass.DRAINED)
 
-    def abandon(self) -> None:
-        """End a lost session: what it had reserved is quarantined if somebody may still write it.
+    def abandon(self, held: list[int]) -> None:
+        """End a lost session. held: the write leases that somebody may still be writing under.
 
-        Nobody does when no caller holds a write lease and nothing here copies: a reserve that ran into its
-        deadline never handed its slots out.
+        What else it had reserved is free at once: a reserve that ran into its deadline never handed its
+        slots out.
         """
-        self._end(drained=not self.writing and not self.copies)
+        self._end(fdpass.leaving(held, copies=self.copies))
 
-    def _end(self, *, drained: bool) -> None:
+    def _end(self, farewell: bytes) -> None:
         self.session.mark_lost()
-        if drained:
-            with suppress(OSError):
-                self.connection.sendall(fdpass.DRAINED)
+        with suppress(OSError):
+            self.connection.sendall(farewell)
         self.connection.close()
 
 

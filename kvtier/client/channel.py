@@ -24,7 +24,7 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # a host's proxy setting must not send local calls elsewhere
     ("grpc.use_local_subchannel_pool", 1),  # its own connection: closing this channel closes it
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # the least a handshake may take: busy is not absent
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", codec.MESSAGE_BYTES_MAX),
 ]

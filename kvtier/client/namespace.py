@@ -122,8 +122,8 @@ class Namespace:
         attachment, index = self._keeper.bound(self.id)
         with self._keeper.translate(attachment):
             grant = attachment.session.reserve(index, keys)
-        if grant.lease:
-            attachment.writing.add(grant.lease)
+        if grant.lease and not self._keeper.may_write(attachment, grant.lease):
+            raise DaemonUnavailable(f"lease {grant.lease}: its session ended as it was granted")
         refs = grant.refs
         return SlotGrants(
             grant.lease,

@@ -13,10 +13,11 @@ that Python does not see.
 
 import logging
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from kvtier.address import default_address, parse_address
@@ -26,6 +27,7 @@ from kvtier.client.backoff import Backoff
 from kvtier.client.channel import ControlChannel
 from kvtier.client.namespace import Namespace
 from kvtier.client.values import SlotLease
+from kvtier.client.writes import OpenWrites
 from kvtier.errors import (
     DaemonUnavailable,
     InvalidArgument,
@@ -72,6 +74,10 @@ class Keeper:
         self._control: ControlChannel | None = None
         self._thread: threading.Thread | None = None
         self._alarm = Alarm()
+        self._writes = OpenWrites()
+        # Ours alone when the caller named none; every session of this process names it, as what one of them
+        # held may be over only in the next one's time.
+        self._session_group = self._group or f"process {self._pid} {secrets.token_hex(8)}"
 
     # ---- life ----
 
@@ -232,11 +238,23 @@ class Keeper:
         attachment = self.attachment
         return attachment if attachment is not None and attachment.number == lease.attachment else None
 
+    def may_write(self, attachment: Attachment, lease: int) -> bool:
+        """A write lease was granted; False: too late, the session has ended and the daemon takes it back."""
+        return self._writes.add(attachment.number, lease)
+
     def done_writing(self, lease: SlotLease) -> None:
-        """The caller of this lease writes into its slots no more."""
-        attachment = self._attachment
-        if attachment is not None and attachment.number == lease.attachment:
-            attachment.writing.discard(lease.lease)
+        """The caller of this lease, and whoever copied under it, writes into its slots no more."""
+        if self._writes.done(lease):
+            self._tell_late()
+
+    def _tell_late(self) -> None:
+        """Tell the daemon which leases of lost sessions are over by now: it keeps their slots so long."""
+        attachment = self.attachment
+        if attachment is None:
+            return
+        for lease in self._writes.take_late(attachment.boot_id):
+            with suppress(DaemonUnavailable), self.translate(attachment):
+                attachment.session.abort(lease)
 
     @contextmanager
     def translate(self, attachment: Attachment, lease: int = 0) -> Iterator[None]:
@@ -304,7 +322,7 @@ class Keeper:
                 control,
                 number=self._attaches + 1,
                 name=self._name,
-                group=self._group,
+                group=self._session_group,
                 deadline_ms=self._deadline_ms,
                 timeout_s=self._timeout_s,
                 namespaces=wanted,
@@ -321,6 +339,7 @@ class Keeper:
             callbacks = list(self._callbacks)
         if former is not None:
             former.close()
+        self._tell_late()
         for callback in callbacks:
             _call(callback, attachment.boot_id)
 
@@ -337,7 +356,7 @@ class Keeper:
             self._losses += 1
         if control is not None:
             control.close()
-        attachment.abandon()
+        attachment.abandon(self._writes.end(attachment.number, attachment.boot_id))
         then = "; going on without cache, attaching again in the background" if self._managed else ""
         _log.warning("kvtier: %s: %s%s", self._name, self._why, then)
 

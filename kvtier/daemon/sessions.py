@@ -5,7 +5,8 @@
 3. The session is opened in the store with a ring of its own, and the four descriptors are sent.
 4. The session lasts until the connection ends, or the process does (a forked child may hold the connection
    open). Read leases come back at once. Without proof that the process is gone, and without its word that it
-   has drained, the store quarantines what it had reserved until the pidfd gives that proof.
+   has drained, the store quarantines what it had reserved (of which it may say that it holds only a part)
+   until the pidfd gives that proof, or its group ends the leases after all.
 
 Everything runs on the daemon's event loop; no method blocks it.
 """
@@ -247,56 +248,58 @@ class Sessions:
             known = replace(known, pid=pid)
         ring_fd = memfd("kvtier-ring")
         pidfd = peer_pidfd(connection, pid)
-        drained = False
+        said = fdpass.Farewell()
         try:
             self._open(known, ring_fd)
             fdpass.send_descriptors(connection, [self._data_fd, self._meta_fd, ring_fd, self._doorbell_fd])
             os.close(ring_fd)
             ring_fd = -1
             self._log.info("session opened", session=known.session, client=known.client, pid=known.pid)
-            drained = await self._until_end(connection, pidfd)
+            said = await self._until_end(connection, pidfd)
         except (OSError, ValueError) as error:
             self._log.warning("session failed", session=known.session, error=str(error))
         finally:
             if ring_fd >= 0:
                 os.close(ring_fd)
-            self._end(known, pidfd, drained)
+            self._end(known, pidfd, said)
 
-    async def _until_end(self, connection: socket.socket, pidfd: int | None) -> bool:
-        """Wait for the end of file or of the process. True when the client had said that it was drained."""
+    async def _until_end(self, connection: socket.socket, pidfd: int | None) -> fdpass.Farewell:
+        """Wait for the end of file, of the process or of the protocol. What the client had said by then."""
         loop = asyncio.get_running_loop()
         died = asyncio.Event()
         if pidfd is not None:
             loop.add_reader(pidfd, died.set)
         death = loop.create_task(died.wait())
-        read = loop.create_task(loop.sock_recv(connection, 64))
-        drained = False
+        read = loop.create_task(loop.sock_recv(connection, fdpass.FAREWELL_BYTES_MAX))
+        said = b""
         try:
             while True:
                 await asyncio.wait((read, death), return_when=asyncio.FIRST_COMPLETED)
-                if not read.done() or read.exception() is not None:
-                    return drained
-                said = read.result()
-                if (
-                    said != fdpass.DRAINED or drained
-                ):  # the end of file, or a word that is not in the protocol
-                    return drained and not said
-                drained = True
-                read = loop.create_task(loop.sock_recv(connection, 64))
+                part = read.result() if read.done() and read.exception() is None else b""
+                said += part
+                meant = fdpass.farewell(said, whole=not part)
+                if not part or meant is None:
+                    return meant or fdpass.Farewell()
+                read = loop.create_task(loop.sock_recv(connection, fdpass.FAREWELL_BYTES_MAX))
         finally:
             death.cancel()
             read.cancel()
             if pidfd is not None:
                 loop.remove_reader(pidfd)
 
-    def _end(self, known: _Known, pidfd: int | None, drained: bool) -> None:
+    def _end(self, known: _Known, pidfd: int | None, said: fdpass.Farewell) -> None:
         self._known.pop(known.session, None)
         ended = pidfd is not None and has_ended(pidfd)
-        self._store.close_session(known.session, drained or ended)
+        self._store.close_session(known.session, said.drained or ended, said.held)
         self._log.info(
-            "session closed", session=known.session, pid=known.pid, drained=drained, process_ended=ended
+            "session closed",
+            session=known.session,
+            pid=known.pid,
+            drained=said.drained,
+            held=None if said.held is None else len(said.held),
+            process_ended=ended,
         )
-        if drained or ended:
+        if said.drained or ended:
             if pidfd is not None:
                 os.close(pidfd)
         else:

@@ -2,8 +2,9 @@
 
 The session socket's whole protocol: the client sends its 32-byte token; the daemon answers one byte `OK`
 with the descriptors payload (read-write), metadata (read-only), ring, doorbell, in this order, or one byte
-`REFUSED` and the reason as text. Afterwards the client may send `DRAINED` once, before an orderly close: it
-writes no more into any slot. Nothing else is ever sent; the end of file ends the session.
+`REFUSED` and the reason as text. The client may say one thing more before it closes: `DRAINED`, it writes no
+more into any slot; or, when it has lost the session, `leaving(...)`, which names the write leases that it may
+still be writing under. Nothing else is ever sent; the end of file ends the session.
 """
 
 import contextlib
@@ -15,6 +16,10 @@ from typing import Final, NamedTuple
 OK: Final = b"\x01"
 REFUSED: Final = b"\x00"
 DRAINED: Final = b"\x02"
+_LEAVING: Final = b"\x03"
+_LEASE: Final = struct.Struct("<Q")
+_HELD_MAX: Final = 8192
+FAREWELL_BYTES_MAX: Final = 2 + _LEASE.size * _HELD_MAX
 DESCRIPTORS: Final = 4
 REASON_BYTES_MAX: Final = 512
 
@@ -25,6 +30,40 @@ class Peer(NamedTuple):
     pid: int
     uid: int
     gid: int
+
+
+class Farewell(NamedTuple):
+    """What a client said before the end of file.
+
+    held: leases that it may still be writing under, and it knows of no others; None when it said nothing.
+    """
+
+    drained: bool = False
+    held: list[int] | None = None
+
+
+def leaving(held: list[int], *, copies: bool) -> bytes:
+    """Client: the farewell of a lost session. copies: it may also write under other sessions' leases.
+
+    Too many leases to name are not named: then all are taken for held.
+    """
+    if len(held) > _HELD_MAX:
+        return b""
+    return _LEAVING + bytes([copies]) + b"".join(_LEASE.pack(lease) for lease in held)
+
+
+def farewell(said: bytes, *, whole: bool) -> Farewell | None:
+    """Daemon: what `said` means. None when it is not in the protocol, or as the `whole` of it is not."""
+    if said in (b"", DRAINED):
+        return Farewell(drained=said == DRAINED)
+    if said[:1] != _LEAVING or len(said) > FAREWELL_BYTES_MAX or said[1:2] > b"\x01":
+        return None
+    if not whole:
+        return Farewell()
+    if len(said) < 2 or (len(said) - 2) % _LEASE.size:
+        return None
+    held = [lease for (lease,) in _LEASE.iter_unpack(said[2:])]
+    return Farewell(drained=not held and said[1] == 0, held=held)
 
 
 class Refused(Exception):

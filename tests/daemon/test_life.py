@@ -15,6 +15,7 @@ from kvtier import Draining
 from kvtier.demo.daemon import temporary_paths
 
 SERVE = (sys.executable, "-m", "kvtier.cli.main", "serve")
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @pytest.fixture
@@ -81,7 +82,17 @@ def test_directories_are_made(paths):
         assert mode(directory / "s/t") == 0o700
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.fixture
+def heeded_signals():
+    """A daemon inherits what is ignored (under nohup, in the background of a script): here nothing is."""
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in STOPS[1:]}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heeded_signals")
+@pytest.mark.parametrize("number", STOPS)
 def test_a_signal_stops_it(start_daemon, number):
     daemon = start_daemon("8MiB")
     daemon.signal(number)

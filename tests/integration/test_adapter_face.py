@@ -66,7 +66,8 @@ def test_a_prefix_stored_in_parts_loses_its_end_first(
         assert store(ns, keys[: slots // 4]) == store(ns, keys[slots // 4 :]) == slots // 4
         ns.renew(keys[: slots // 4])
         assert store(ns, others) == len(others)
-        assert ns.lookup_count(keys) == slots // 4
+        # The daemon may have made room for the next reserve by now, at most a sixteenth, from the same end.
+        assert slots // 4 - slots // 16 <= ns.lookup_count(keys) <= slots // 4
 
 
 def test_empty_leases_need_no_daemon(daemon: Daemon) -> None:

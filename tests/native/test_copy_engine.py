@@ -214,6 +214,36 @@ def test_a_store_does_not_write_into_a_strangers_slot(rig: Rig) -> None:
     assert rig.finish(1) == (False, 0, 0)
 
 
+def test_a_store_does_not_write_into_a_readable_chunk(rig: Rig) -> None:
+    rig.store_all(1)
+    original = rig.device.copy()
+    rig.device[:] = 0
+    read = rig.session.lease(rig.ns, keys(0, 1))
+    rig.submit(2, "store", read.refs, PER_CHUNK)
+    assert rig.finish(2) == (False, 0, 0)
+    rig.submit(3, "load", read.refs, PER_CHUNK)
+    assert rig.finish(3) == (True, CHUNK, 1)
+    np.testing.assert_array_equal(rig.device[:PER_CHUNK], original[:PER_CHUNK])
+    rig.session.release(read.lease)
+
+
+def test_a_layout_larger_than_the_chunk_is_refused(rig: Rig) -> None:
+    write = rig.session.reserve(rig.ns, keys(0, 2))
+    large = rig.engine.add_layout([(rig.device.ctypes.data, PAGE, PAGE)], 64, PER_CHUNK + 1)
+    ids = np.arange(PER_CHUNK + 1)
+    with pytest.raises(ValueError, match=f"takes {CHUNK + PAGE} bytes of a slot, whose chunk has {CHUNK}"):
+        rig.engine.submit(1, "store", [large], [len(ids)], ids, ids, write.refs)
+    moved = rig.engine.add_layout([(rig.device.ctypes.data, PAGE, PAGE)], 64, PER_CHUNK, chunk_offset=1)
+    with pytest.raises(ValueError, match=f"takes {CHUNK + 1} bytes of a slot"):
+        rig.engine.submit(1, "store", [moved], [PER_CHUNK], ids[:-1], ids[:-1], write.refs)
+    assert rig.engine.pending() == 0
+    # Nor does a slot start where the caller says it does.
+    elsewhere = (write.refs.slots, write.refs.generations, write.refs.offsets + np.uint64(PAGE))
+    rig.submit(1, "store", elsewhere, PER_CHUNK)
+    assert rig.finish(1)[0] is False
+    rig.session.abort(write.lease)
+
+
 def test_churn_never_passes_wrong_bytes_as_right(host: Host) -> None:
     """Slots are evicted and given to other content while loads run: a load that says ok has its own bytes."""
     rig = Rig(host)

@@ -24,8 +24,8 @@ class Written:
     def open_session(self, session, group, pid, ring_fd):
         self.calls.append(("open", session, group, pid, ring_fd is not None))
 
-    def close_session(self, session, drained):
-        self.calls.append(("close", session, drained))
+    def close_session(self, session, drained, held=None):
+        self.calls.append(("close", session, drained, held))
         self.closed.set()
 
     def sessions(self):
@@ -100,15 +100,30 @@ def test_the_pid_is_the_kernels_and_groups_are_stable(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "drained"), [(fdpass.DRAINED, True), (b"", False), (b"\x02\x02", False), (b"?", False)]
+    ("word", "drained", "named"),
+    [
+        (fdpass.DRAINED, True, None),
+        (b"", False, None),
+        (b"\x02\x02", False, None),
+        (b"?", False, None),
+        (fdpass.leaving([], copies=False), True, []),
+        (fdpass.leaving([], copies=True), False, []),
+        (fdpass.leaving([7, 2**63], copies=False), False, [7, 2**63]),
+        (fdpass.leaving(list(range(8192)), copies=True), False, list(range(8192))),
+        (fdpass.leaving(list(range(8193)), copies=False), False, None),
+        (b"\x03", False, None),
+        (b"\x03\x02", False, None),
+        (b"\x03\x00" + bytes(7), False, None),
+        (b"\x03\x00" + bytes(8 * 8193), False, None),
+    ],
 )
-def test_only_its_own_word_counts_as_drained(tmp_path, word, drained):
+def test_only_its_own_words_count(tmp_path, word, drained, named):
     async def main():
         async with running(tmp_path) as (held, store, _):
             connection = await attach(held, held.grant("a", 1, "").token)
             connection.sendall(word)
             connection.close()
-            assert await closed(store) == [("close", 1, drained)]
+            assert await closed(store) == [("close", 1, drained, named)]
 
     asyncio.run(main())
 

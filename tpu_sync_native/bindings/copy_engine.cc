@@ -67,8 +67,14 @@ std::vector<uint64_t> Rows(const py::object& extents) {
 class IndexGuard final : public SlotGuard {
  public:
   explicit IndexGuard(std::shared_ptr<const ArenaMap> map) : map_(std::move(map)) {}
-  bool Unchanged(uint32_t slot, uint32_t generation) const override {
-    return map_->SameBoot() && map_->index().Unchanged(slot, generation);
+  bool Unchanged(uint32_t slot, uint32_t generation, CopyDirection direction) const override {
+    if (!map_->SameBoot()) return false;
+    const IndexReader& index = map_->index();
+    return direction == CopyDirection::kStore ? index.Writable(slot, generation)
+                                              : index.Unchanged(slot, generation);
+  }
+  uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const override {
+    return map_->index().ChunkBytes(slot, generation, offset);
   }
 
  private:

@@ -81,10 +81,10 @@ class PyStore {
   }
 
   // What the session had posted counts; then its leases go back.
-  void CloseSession(SessionId session, bool drained) {
+  void CloseSession(SessionId session, bool drained, const std::optional<std::vector<LeaseId>>& held) {
     const py::gil_scoped_release release;
     server_->Remove(session);
-    store_->CloseSession(session, drained);
+    store_->CloseSession(session, drained, held ? &*held : nullptr);
   }
 
   uint32_t Lookup(uint32_t ns, const py::object& keys) const {
@@ -227,7 +227,8 @@ void BindStore(py::module_& module) {
       .def("clear_namespace", &PyStore::ClearNamespace, py::arg("ns"))
       .def("open_session", &PyStore::OpenSession, py::arg("session"), py::arg("group"), py::arg("pid"),
            py::arg("ring_fd"))
-      .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"))
+      .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"),
+           py::arg("held") = py::none())
       .def("lookup", &PyStore::Lookup, py::arg("ns"), py::arg("keys"))
       .def("lease", &PyStore::Lease, py::arg("session"), py::arg("ns"), py::arg("keys"))
       .def("release", &PyStore::Release, py::arg("session"), py::arg("lease"))

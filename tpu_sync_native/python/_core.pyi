@@ -71,8 +71,11 @@ class Store:
     def clear_namespace(self, ns: int) -> int: ...
     def open_session(self, session: int, group: int, pid: int, ring_fd: int | None) -> None:
         """ring_fd None: a session without a ring (the same calls over gRPC). The fd is duplicated."""
-    def close_session(self, session: int, drained: bool) -> None:
-        """What the session had posted by now still counts; then its leases go back. Idempotent."""
+    def close_session(self, session: int, drained: bool, held: list[int] | None = None) -> None:
+        """What the session had posted by now still counts; then its leases go back. Idempotent.
+
+        held: the write leases that its process knows of; the others are aborted. None: it may know them all.
+        """
     def lookup(self, ns: int, keys: Keys) -> int: ...
     def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
     def release(self, session: int, lease: int) -> None: ...

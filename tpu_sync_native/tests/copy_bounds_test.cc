@@ -2,9 +2,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "check.h"
+#include "copy_fakes.h"
 #include "tpu_sync_native/copy_engine.h"
 
 namespace tpu_sync_native::testing {
@@ -26,10 +28,12 @@ struct Arguments {
 
 class Bounds {
  public:
-  Bounds() : device_(kPage * kBlocks), arena_(kPage * kPerChunk * 4) {
-    engine_ = std::make_unique<CopyEngine>(
-        CopyEngineOptions{.threads = 1, .arena = arena_.data(), .arena_bytes = arena_.size()});
-    engine_->AddLayout({{{reinterpret_cast<uint64_t>(device_.data()), kPage, kPage}}, kBlocks, kPerChunk, 0});
+  explicit Bounds(std::shared_ptr<const SlotGuard> guard = nullptr, uint64_t chunk_offset = 0)
+      : device_(kPage * kBlocks), arena_(kPage * kPerChunk * 4) {
+    engine_ = std::make_unique<CopyEngine>(CopyEngineOptions{
+        .threads = 1, .arena = arena_.data(), .arena_bytes = arena_.size(), .guard = std::move(guard)});
+    engine_->AddLayout(
+        {{{reinterpret_cast<uint64_t>(device_.data()), kPage, kPage}}, kBlocks, kPerChunk, chunk_offset});
   }
 
   void Submit(const std::function<void(Arguments*)>& change) {
@@ -80,6 +84,29 @@ TEST(WhatIsOutOfBoundsIsRefused) {
                "outside the arena");
   CHECK(bounds.engine().pending() == 0);
   CHECK(bounds.engine().Poll().empty());
+}
+
+TEST(NoLayoutReachesIntoTheNextSlot) {
+  const auto nothing = [](Arguments*) {};
+  const uint64_t chunk = kPage * kPerChunk;
+  Bounds fits(std::make_shared<SwitchedGuard>(chunk));
+  fits.Submit(nothing);
+  CHECK(fits.engine().Wait(std::vector<uint64_t>{7}, 60));
+  CHECK(fits.engine().Poll()[0].ok);
+
+  Bounds larger(std::make_shared<SwitchedGuard>(chunk - 1));
+  CHECK_THROWS(larger.Submit(nothing), "takes 512 bytes of a slot, whose chunk has 511 bytes");
+  Bounds behind(std::make_shared<SwitchedGuard>(chunk), /*chunk_offset=*/1);
+  CHECK_THROWS(behind.Submit(nothing), "takes 513 bytes of a slot, whose chunk has 512 bytes");
+  CHECK(behind.engine().pending() == 0);
+
+  // A slot that is lost already has no size any more: that is a failed copy, not a mistake.
+  const auto guard = std::make_shared<SwitchedGuard>(chunk - 1);
+  guard->Take(0);
+  Bounds lost(guard);
+  lost.Submit(nothing);
+  CHECK(lost.engine().Wait(std::vector<uint64_t>{7}, 60));
+  CHECK(!lost.engine().Poll()[0].ok);
 }
 
 TEST(TheLastSlotIsInBounds) {

@@ -56,12 +56,16 @@ class GatedBackend final : public CopyBackend {
   std::vector<CopyDirection> batches_;
 };
 
-// Every slot is unchanged but those that a test has taken away.
+// Every slot is unchanged, and its chunk of chunk_bytes, but those that a test has taken away.
 class SwitchedGuard final : public SlotGuard {
  public:
-  bool Unchanged(uint32_t slot, uint32_t) const override {
+  explicit SwitchedGuard(uint64_t chunk_bytes = UINT64_MAX) : chunk_bytes_(chunk_bytes) {}
+  bool Unchanged(uint32_t slot, uint32_t, CopyDirection) const override {
     const std::lock_guard lock(mutex_);
     return !taken_.contains(slot);
+  }
+  uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t) const override {
+    return Unchanged(slot, generation, CopyDirection::kLoad) ? chunk_bytes_ : 0;
   }
   void Take(uint32_t slot) {
     const std::lock_guard lock(mutex_);
@@ -71,6 +75,7 @@ class SwitchedGuard final : public SlotGuard {
  private:
   mutable std::mutex mutex_;
   std::set<uint32_t> taken_;
+  const uint64_t chunk_bytes_;
 };
 
 }  // namespace tpu_sync_native::testing

@@ -112,6 +112,17 @@ TEST(LargestBatch) {
   CHECK(Ask(*session, {.op = Op::kAbort, .lease = write.lease}).outcome == Outcome::kOk);
 }
 
+// An empty ring goes back to its start, but not at the price of a record that would fit where it stands.
+TEST(GrowingBatchesAlwaysFit) {
+  TestDaemon daemon;
+  daemon.server->Start();
+  const auto session = daemon.Attach(1, /*deadline_ms=*/2'000);
+  for (uint32_t count = 1000; count <= kRingKeysMax; count += 501) {
+    const Keys keys(0, count);
+    CHECK(Ask(*session, {.op = Op::kLease, .ns = daemon.ns, .keys = &keys.batch()}).outcome == Outcome::kOk);
+  }
+}
+
 TEST(NoAnswerLosesTheSessionOnceAndForAll) {
   TestDaemon daemon;
   const auto session = daemon.Attach(1, /*deadline_ms=*/50);

@@ -84,6 +84,54 @@ TEST(AnExpiredWriteLeaseIsQuarantinedAReadLeaseGivenBack) {
   f.CheckNothingHeld();
 }
 
+// The scheduler's session was lost, its process and a worker live on: once the group says that the lease is
+// over, its slots are free, though neither of them has ended.
+TEST(ALateWordOfTheGroupEndsAQuarantine) {
+  for (const bool commits : {false, true}) {
+    StoreFixture f;
+    f.store->OpenSession(2, 1, 200);
+    f.store->OpenSession(9, 9, 900);  // another engine
+    const WriteGrant write = ReserveTwo(f, 1);
+    f.store->CloseSession(1, /*drained=*/false);
+    f.store->OpenSession(3, 1, 100);  // attached anew
+    const auto late = [&](SessionId session, LeaseId lease) {
+      return commits ? f.store->Commit(session, lease) : f.store->Abort(session, lease);
+    };
+    CHECK(late(9, write.lease) == Outcome::kUnknownLease && late(1, write.lease) == Outcome::kUnknownSession);
+    CHECK(late(3, write.lease + 1) == Outcome::kUnknownLease);
+    CHECK(f.Stat("quarantined_slots") == 2);
+    CHECK(late(3, write.lease) == Outcome::kUnknownLease);
+    f.CheckNothingHeld();
+    CHECK(f.Hits(50, 2) == 0);
+    CHECK(late(3, write.lease) == Outcome::kUnknownLease);
+    f.CheckNothingHeld();
+  }
+}
+
+TEST(ALateWordFreesAnExpiredLease) {
+  StoreFixture f;
+  const WriteGrant write = ReserveTwo(f, 1);
+  f.store->ExpireLeases(kFarFuture);
+  CHECK(f.Stat("quarantined_slots") == 2);
+  CHECK(f.store->Abort(1, write.lease) == Outcome::kUnknownLease);
+  f.CheckNothingHeld();
+}
+
+TEST(ALeaseThatNobodyLearnedOfIsAborted) {
+  StoreFixture f;
+  f.store->OpenSession(2, 1, 200);  // may be writing under what session 1 told it of
+  const WriteGrant told = ReserveTwo(f, 1);
+  f.store->Reserve(1, f.ns, Range(60, 3).batch());
+  const std::vector<LeaseId> held = {told.lease};
+  f.store->CloseSession(1, /*drained=*/false, &held);
+  f.CheckSound();
+  CHECK(f.Stat("quarantined_slots") == 2 && f.Stat("reserved_slots") == 0 && f.Stat("aborts") == 3);
+  f.store->CloseSession(1, true);
+  CHECK(f.Stat("quarantined_slots") == 2);
+  f.store->CloseSession(2, true);
+  f.CheckNothingHeld();
+}
+
 TEST(ASessionIsOpenedOnce) {
   StoreFixture f;
   CHECK_THROWS(f.store->OpenSession(1, 1, 100), "session 1");

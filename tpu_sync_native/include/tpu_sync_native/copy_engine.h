@@ -14,7 +14,8 @@
 // A slot may be taken away while it is copied (its lease expired, the daemon restarted). Every piece
 // therefore asks the SlotGuard before and after its bytes move: a chunk is valid when every answer was yes,
 // and a job is ok when all of its chunks are valid. Bytes copied from an invalid slot are in the device's
-// blocks and are meaningless: the caller recomputes them.
+// blocks and are meaningless: the caller recomputes them. The guard also knows how large a slot's chunk is,
+// so that no layout reaches into the slot beside it.
 //
 // Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
 #pragma once
@@ -29,11 +30,16 @@ namespace tpu_sync_native {
 
 enum class CopyDirection : uint8_t { kStore = 0, kLoad = 1 };  // device -> slot, slot -> device
 
-// Whether a slot is still what the lease said. Called by the engine's threads, per chunk and piece.
+// Whether a slot is still what the lease said. Thread-safe.
 class SlotGuard {
  public:
   virtual ~SlotGuard() = default;
-  virtual bool Unchanged(uint32_t slot, uint32_t generation) const = 0;
+  // Still of this generation; for a store also not readable yet. Asked by the engine's threads, per chunk and
+  // piece.
+  virtual bool Unchanged(uint32_t slot, uint32_t generation, CopyDirection direction) const = 0;
+  // Bytes of the chunk in the slot, which is at `offset` in the arena; 0 when the slot is not, or is not of
+  // this generation any more. Asked by Submit, per chunk.
+  virtual uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const = 0;
 };
 
 // One tensor's blocks: block b lies at address + b * stride_bytes and is page_bytes long.
@@ -95,7 +101,7 @@ struct CopyEngineOptions {
   int threads = 0;  // 0: half the cores, 1 to 4
   uint8_t* arena = nullptr;
   uint64_t arena_bytes = 0;
-  // Null: every slot counts as unchanged (tests and benchmarks on plain memory).
+  // Null: every slot counts as unchanged and as large as it must be (tests and benchmarks on plain memory).
   std::shared_ptr<const SlotGuard> guard = nullptr;
   std::shared_ptr<CopyBackend> backend = nullptr;  // null: the host backend
 };
@@ -113,7 +119,8 @@ class CopyEngine {
   uint64_t LayoutChunkBytes(int layout) const;
 
   // Queues a job. Throws std::invalid_argument (a job id still in flight, an id, position, offset or length
-  // out of bounds) and std::runtime_error after Close or in a forked child; then nothing was queued.
+  // out of bounds, a layout larger than the chunk of a slot) and std::runtime_error after Close or in a
+  // forked child; then nothing was queued.
   void Submit(const CopyRequest& request);
   // Finished jobs since the last call. One atomic load when there is none.
   std::vector<CopyCompletion> Poll();

@@ -90,7 +90,9 @@ RingStatus RingClient::MakeRoomLocked(uint64_t record_bytes, bool may_wait, uint
   }
   const uint64_t offset = tail_ % kRequestAreaBytes;
   const uint64_t until_end = kRequestAreaBytes - offset;
-  const bool rewind = record_bytes > until_end || (used_bytes == 0 && offset >= kRewindBytes);
+  // What is before `offset` must hold the record: the skip takes all that is behind it.
+  const bool by_choice = used_bytes == 0 && offset >= kRewindBytes && offset >= record_bytes;
+  const bool rewind = record_bytes > until_end || by_choice;
   const uint64_t needed_bytes = record_bytes + (rewind ? until_end : 0);
   if (kRequestAreaBytes - used_bytes < needed_bytes) {
     if (!may_wait) return RingStatus::kBusy;

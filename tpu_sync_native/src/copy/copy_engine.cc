@@ -253,7 +253,8 @@ void CopyEngine::Submit(const CopyRequest& request) {
     const std::lock_guard lock(impl_->mutex);
     layouts = impl_->layouts;
   }
-  auto job = std::make_shared<CopyJob>(request, layouts, impl_->options.arena_bytes);
+  auto job =
+      std::make_shared<CopyJob>(request, layouts, impl_->options.arena_bytes, impl_->options.guard.get());
   const std::lock_guard lock(impl_->mutex);
   if (impl_->stopping) throw std::runtime_error("the copy engine is closed");
   if (!impl_->live.emplace(request.job, job).second) {

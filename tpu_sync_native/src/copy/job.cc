@@ -26,9 +26,14 @@ void CheckShapes(const CopyRequest& request) {
   }
 }
 
-void CheckSlot(uint64_t offset, const CopyLayout& layout, uint64_t arena_bytes) {
+// chunk_bytes: 0 when the chunk is lost; then it is not copied.
+void CheckSlot(uint64_t offset, uint64_t chunk_bytes, const CopyLayout& layout, uint64_t arena_bytes) {
   const uint64_t part =
       layout.chunk_offset() + layout.chunk_bytes();  // fits the arena: checked by CopyLayout
+  if (chunk_bytes != 0 && part > chunk_bytes) {
+    Refuse("a layout that takes " + std::to_string(part) + " bytes of a slot, whose chunk has " +
+           std::to_string(chunk_bytes) + " bytes");
+  }
   if (offset > arena_bytes - part) {
     Refuse("offsets has " + std::to_string(offset) + "; with " + std::to_string(part) +
            " bytes a chunk that is outside the arena of " + std::to_string(arena_bytes) + " bytes");
@@ -37,14 +42,20 @@ void CheckSlot(uint64_t offset, const CopyLayout& layout, uint64_t arena_bytes) 
 
 }  // namespace
 
-CopyJob::CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t arena_bytes)
+CopyJob::CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t arena_bytes,
+                 const SlotGuard* guard)
     : id_(request.job), direction_(request.direction) {
   CheckShapes(request);
   chunks_.reserve(request.slots.size());
   for (size_t i = 0; i < request.slots.size(); ++i) {
-    chunks_.push_back({request.slots[i], request.generations[i], request.offsets[i]});
+    Chunk chunk{request.slots[i], request.generations[i], request.offsets[i], UINT64_MAX};
+    if (guard != nullptr) chunk.bytes = guard->ChunkBytes(chunk.slot, chunk.generation, chunk.offset);
+    chunks_.push_back(chunk);
   }
   invalid_ = std::make_unique<std::atomic<bool>[]>(chunks_.size());
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    if (chunks_[i].bytes == 0) MarkInvalid(i);
+  }
   size_t first = 0;
   for (size_t group = 0; group < request.layouts.size(); ++group) {
     const int64_t layout = request.layouts[group];
@@ -104,9 +115,9 @@ void CopyJob::AddGroup(const CopyRequest& request, uint32_t group, size_t first,
         bytes_ += layout.block_bytes();
         continue;
       }
-      if (last.chunk != chunk) CheckSlot(chunks_[chunk].offset, layout, arena_bytes);
-    } else {
-      CheckSlot(chunks_[chunk].offset, layout, arena_bytes);
+    }
+    if (runs_.size() == first_run || runs_.back().chunk != chunk) {
+      CheckSlot(chunks_[chunk].offset, chunks_[chunk].bytes, layout, arena_bytes);
     }
     runs_.push_back({group, chunk, in_chunk, 1, static_cast<uint64_t>(block), bytes_});
     bytes_ += layout.block_bytes();
@@ -130,7 +141,7 @@ void CopyJob::ForEachRun(uint64_t begin, uint64_t end, Visit&& visit) const {
 
 bool CopyJob::StillValid(uint32_t chunk, const SlotGuard* guard) const {
   if (invalid_[chunk].load(std::memory_order_relaxed)) return false;
-  return guard == nullptr || guard->Unchanged(chunks_[chunk].slot, chunks_[chunk].generation);
+  return guard == nullptr || guard->Unchanged(chunks_[chunk].slot, chunks_[chunk].generation, direction_);
 }
 
 uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with) {

@@ -29,8 +29,9 @@ struct CopyContext {
 // can be cut anywhere. Built on the submitting thread, then read by many; only the atomics change.
 class CopyJob {
  public:
-  // Throws std::invalid_argument; `layouts` are all the engine's.
-  CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t arena_bytes);
+  // Throws std::invalid_argument; `layouts` are all the engine's; `guard` may be null.
+  CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t arena_bytes,
+          const SlotGuard* guard);
   // Rows of (source, target, bytes) in plain memory, for CopyEngine::Copy.
   explicit CopyJob(std::span<const uint64_t> rows);
 
@@ -55,6 +56,7 @@ class CopyJob {
     uint32_t slot;
     uint32_t generation;
     uint64_t offset;
+    uint64_t bytes;  // that a layout may use; 0: lost before it began
   };
 
   void AddGroup(const CopyRequest& request, uint32_t layout, size_t first, size_t count,

@@ -25,10 +25,17 @@ class IndexReader {
   uint32_t LeadingHits(uint32_t ns, const KeyBatch& keys, SlotRef* refs) const;
   // Whether the slot is reserved or committed under this very generation still; asked after a copy.
   bool Unchanged(uint32_t slot, uint32_t generation) const;
+  // Whether it is reserved under this generation: then its lease's holders may write it.
+  bool Writable(uint32_t slot, uint32_t generation) const;
+  // Bytes of the chunk that the slot holds at `offset` under this generation; 0 when it does not.
+  uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const;
 
   const MetaView& view() const { return view_; }
 
  private:
+  // The slot's state if it is of this generation, else kFree.
+  SlotState StateOf(uint32_t slot, uint32_t generation) const;
+
   MetaView view_;
 };
 

@@ -99,6 +99,8 @@ void RingServer::Run() {
       if (after_ns >= tick_ns_) KeepHouse(after_ns);
     } else if (before_ns >= tick_ns_) {
       KeepHouse(before_ns);
+    } else if (store_.RoomWanted()) {
+      MakeRoom(before_ns);
     } else if (pace_.Spin(before_ns)) {
       CpuRelax();
     } else {
@@ -228,6 +230,13 @@ void RingServer::KeepHouse(uint64_t now_ns) {
   store_.ExpireLeases(now_ns / kNsPerMs);
   const bool more = store_.ReclaimStale(kReclaimSlotsMax) == kReclaimSlotsMax;
   tick_ns_ = now_ns + (more ? kReclaimAgainNs : kTickNs);
+}
+
+void RingServer::MakeRoom(uint64_t now_ns) {
+  store_.MakeRoom();
+  const uint64_t after_ns = SteadyNs();
+  busy_ns_.fetch_add(after_ns - now_ns, std::memory_order_relaxed);
+  pace_.Slept(after_ns);
 }
 
 void RingServer::Sleep(uint64_t now_ns) {

@@ -2,8 +2,9 @@
 //
 // Loop: look at each ring, serve what is there (a bounded number of requests a ring and look, so that none
 // starves the others); nothing there: spin briefly while traffic is dense (pace.h), then announce sleep in
-// every ring, look once more, and sleep on the doorbell. The sleep is bounded, so a doorbell that some client
-// scribbled on costs the others kSleepMs at most. Once a second the store's leases expire and cleared
+// every ring, look once more, and sleep on the doorbell. Before it rests it makes room in the store for the
+// next reserve, step by step, looking at the rings in between. The sleep is bounded, so a doorbell that some
+// client scribbled on costs the others kSleepMs at most. Once a second the store's leases expire and cleared
 // slots are reclaimed.
 //
 // A ring that lies is closed: its client fails at once, its session stays until its socket ends.
@@ -64,6 +65,7 @@ class RingServer {
              const Grant* grants, uint32_t grant_count);
   void CloseLocked(Served& served);
   void KeepHouse(uint64_t now_ns);
+  void MakeRoom(uint64_t now_ns);
   void Sleep(uint64_t now_ns);
   // Held by whoever changes `rings_`; the serving thread steps aside for it between looks.
   class Change;

@@ -50,19 +50,30 @@ uint32_t SlotTable::Take(ClassId size_class) {
   return slot;
 }
 
-uint32_t SlotTable::AddSlab(ClassId size_class, uint32_t usable_slabs) {
+uint32_t SlotTable::NextFreeSlab(uint32_t usable_slabs) {
   if (free_slabs_ == 0) return kNone;
   const uint32_t end = std::min(usable_slabs, static_cast<uint32_t>(slabs_.size()));
   while (free_from_ < end && slabs_[free_from_].size_class != kNone) ++free_from_;
-  if (free_from_ >= end) return kNone;
-  const uint32_t index = free_from_++;
+  return free_from_ < end ? free_from_ : kNone;
+}
+
+uint32_t SlotTable::SlotsPerSlab(ClassId size_class) const {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(slots_per_slab_, slab_bytes_ / classes_[size_class].slot_bytes));
+}
+
+uint32_t SlotTable::AddSlab(ClassId size_class, uint32_t usable_slabs) {
+  const uint32_t index = NextFreeSlab(usable_slabs);
+  if (index == kNone) return kNone;
+  ++free_from_;
   SizeClass& owner = classes_[size_class];
   Slab& slab = slabs_[index];
   slab = {};
   slab.size_class = size_class;
-  slab.slots = static_cast<uint32_t>(std::min<uint64_t>(slots_per_slab_, slab_bytes_ / owner.slot_bytes));
+  slab.slots = SlotsPerSlab(size_class);
   --free_slabs_;
   ++owner.slabs;
+  owner.slots += slab.slots;
   Offer(index);
   return index;
 }
@@ -145,6 +156,7 @@ void SlotTable::ReturnSlab(uint32_t index) {
   Slab& slab = slabs_[index];
   if (slab.offered) Withdraw(index);
   --classes_[slab.size_class].slabs;
+  classes_[slab.size_class].slots -= slab.slots;
   slab = {};
   ++free_slabs_;
   free_from_ = std::min(free_from_, index);

@@ -33,7 +33,8 @@ struct Slab {
 struct SizeClass {
   uint64_t slot_bytes = 0;
   uint32_t slabs = 0;
-  uint32_t used = 0;
+  uint32_t slots = 0;  // of its slabs
+  uint32_t used = 0;   // of these, not free
   uint32_t offered_head = kNone;
 };
 
@@ -47,6 +48,10 @@ class SlotTable {
 
   // A free slot of the class, now reserved; kNoSlot when none of its slabs has one.
   uint32_t Take(ClassId size_class);
+  // The slab that AddSlab would give; kNone when there is none.
+  uint32_t NextFreeSlab(uint32_t usable_slabs);
+  // Slots that a slab has in this class.
+  uint32_t SlotsPerSlab(ClassId size_class) const;
   // Gives the lowest free slab below `usable_slabs` to the class; kNone when there is none.
   uint32_t AddSlab(ClassId size_class, uint32_t usable_slabs);
   void Commit(uint32_t slot);

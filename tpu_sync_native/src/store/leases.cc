@@ -138,7 +138,7 @@ void Store::Impl::ExpireLeases(uint64_t now_ms) {
     if (lease.kind == LeaseRecord::Kind::kRead) {
       Unpin(lease);
     } else {
-      EndWrite(lease, WritersOf(lease.group, std::nullopt));
+      EndWrite(it->first, lease, WritersOf(lease.group, std::nullopt));
     }
     it = leases.erase(it);
   }

@@ -3,7 +3,8 @@
 // A write lease that ends without commit or abort leaves slots that somebody may still be writing into: its
 // own process, or another one of its engine that copies under the same lease. Its slots wait until each
 // session that was in the group at that moment has drained: said so itself, or been proven gone. Sessions
-// that join later cannot know the lease.
+// that join later cannot know the lease. A commit or an abort that comes late ends the wait as well: it says
+// that nobody of the group writes under the lease any more.
 
 #include <algorithm>
 #include <stdexcept>
@@ -26,7 +27,7 @@ std::vector<SessionId> Store::Impl::WritersOf(GroupId group, std::optional<Sessi
   return writers;
 }
 
-void Store::Impl::EndWrite(const LeaseRecord& lease, std::vector<SessionId> writers) {
+void Store::Impl::EndWrite(LeaseId id, const LeaseRecord& lease, std::vector<SessionId> writers) {
   if (writers.empty()) {
     AbortSlots(lease);
     return;
@@ -40,10 +41,18 @@ void Store::Impl::EndWrite(const LeaseRecord& lease, std::vector<SessionId> writ
     index.SetState(slot, SlotState::kQuarantined);
     slots.Quarantine(slot);
   }
-  quarantines.push_back({lease.group, std::move(writers), lease.slots});
+  quarantines.push_back({lease.group, id, std::move(writers), lease.slots});
 }
 
-void Store::Impl::CloseSession(SessionId session, bool drained) {
+void Store::Impl::EndLate(SessionId session, LeaseId lease) {
+  const GroupId group = sessions.at(session).group;  // FindLease has found it
+  for (Quarantine& quarantine : quarantines) {
+    if (quarantine.lease == lease && quarantine.group == group) quarantine.writers.clear();
+  }
+  EndQuarantines();
+}
+
+void Store::Impl::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {
   const auto found = sessions.find(session);
   if (found == sessions.end()) return;
   for (auto it = leases.begin(); it != leases.end();) {
@@ -54,8 +63,10 @@ void Store::Impl::CloseSession(SessionId session, bool drained) {
     }
     if (lease.kind == LeaseRecord::Kind::kRead) {
       Unpin(lease);  // a reader that is still copying finds the generation changed
+    } else if (held != nullptr && std::find(held->begin(), held->end(), it->first) == held->end()) {
+      AbortSlots(lease);  // its answer never reached anybody
     } else {
-      EndWrite(lease, WritersOf(lease.group, drained ? std::optional(session) : std::nullopt));
+      EndWrite(it->first, lease, WritersOf(lease.group, drained ? std::optional(session) : std::nullopt));
     }
     it = leases.erase(it);
   }

@@ -2,6 +2,9 @@
 //   a slab of the class with a free slot; a free slab; a chunk of the class, evicted; a slab of another
 //   class.
 //
+// Evicting while an engine waits costs it more than the rest of its reserve, so the ring's thread makes room
+// for the next one when nobody asks for anything (MakeRoom): as many free slots as reserves wanted of late.
+//
 // A class that has evicted a slab's worth of chunks looks whether another class has a slab without pins that
 // was not touched for longer than its own coldest one; if so that slab leaves its class. So the classes share
 // the arena by age, as one queue over all chunks would, without moving single chunks. A slab is emptied in
@@ -17,6 +20,9 @@ namespace {
 
 constexpr uint32_t kEvictGroup = 32;    // victims handled together, so that their cache misses overlap
 constexpr uint32_t kReclaimLooks = 64;  // slots looked at for each that may be reclaimed
+constexpr uint32_t kAheadShare = 16;    // at most this part of a class is kept free ahead of a reserve
+constexpr uint32_t kRoomLooks = 256;    // slots looked at in one step of MakeRoom
+constexpr uint32_t kCommitStep = 1024;  // slots whose records get memory in one step of MakeRoom
 
 }  // namespace
 
@@ -25,13 +31,7 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
   if (slot != kNoSlot) return slot;
   if (AddSlab(size_class)) return slots.Take(size_class);
 
-  const uint32_t slab_slots = std::max<uint32_t>(
-      1, static_cast<uint32_t>(slots.slab_bytes() / slots.classes()[size_class].slot_bytes));
-  if (classes[size_class].turnover >= std::min(slab_slots, slots.slots_per_slab())) {
-    classes[size_class].turnover = 0;
-    if (StartRebalance(size_class, /*only_colder=*/true) && AddSlab(size_class))
-      return slots.Take(size_class);
-  }
+  if (RebalanceIfDue(size_class) && AddSlab(size_class)) return slots.Take(size_class);
   // Victims may empty a slab, which is free then, or lie in a leaving one, which offers nothing.
   while (slot == kNoSlot && EvictFrom(size_class, std::min(wanted, kEvictGroup), looks) > 0) {
     slot = slots.Take(size_class);
@@ -46,15 +46,16 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
 bool Store::Impl::AddSlab(ClassId size_class) {
   const uint32_t slab = slots.AddSlab(size_class, arena->populated_slabs());
   if (slab == kNone) return false;
-  const uint32_t needed = slots.slabs()[slab].slots;
+  if (CommitRecords(slab, slots.slabs()[slab].slots)) return true;
+  slots.ReturnSlab(slab);
+  return false;
+}
+
+bool Store::Impl::CommitRecords(uint32_t slab, uint32_t needed) {
   uint32_t& committed = records_committed[slab];
-  if (committed < needed) {
-    if (!index.CommitRecords(slots.first_slot(slab) + committed, needed - committed)) {
-      slots.ReturnSlab(slab);
-      return false;
-    }
-    committed = needed;
-  }
+  if (committed >= needed) return true;
+  if (!index.CommitRecords(slots.first_slot(slab) + committed, needed - committed)) return false;
+  committed = needed;
   return true;
 }
 
@@ -85,6 +86,48 @@ uint32_t Store::Impl::EvictFrom(ClassId size_class, uint32_t wanted, uint32_t* l
   }
   classes[size_class].turnover += count;
   return count;
+}
+
+uint32_t Store::Impl::Shortage(ClassId size_class) const {
+  const SizeClass& of = slots.classes()[size_class];
+  const uint32_t wanted = std::min(classes[size_class].demand, of.slots / kAheadShare);
+  const uint32_t free = of.slots - of.used;
+  return wanted > free ? wanted - free : 0;
+}
+
+void Store::Impl::NoteDemand(ClassId size_class, uint32_t wanted) {
+  uint32_t& demand = classes[size_class].demand;
+  if (wanted > 0) demand = std::max(wanted, demand - demand / 8);
+}
+
+bool Store::Impl::MakeRoom() {
+  drain_budget = kEvictGroup;
+  DrainLeavingSlab();
+  for (ClassId i = 0; i < classes.size(); ++i) {
+    if (Shortage(i) > 0 && MakeRoomIn(i)) return true;
+  }
+  room_wanted.store(false, std::memory_order_relaxed);
+  return false;
+}
+
+// One step: true when there may be another one to do.
+bool Store::Impl::MakeRoomIn(ClassId size_class) {
+  const uint32_t slab = slots.NextFreeSlab(arena->populated_slabs());
+  if (slab != kNone) {  // nobody has to go; only the memory of its records is made ready
+    const uint32_t committed = records_committed[slab];
+    const uint32_t needed = std::min(slots.SlotsPerSlab(size_class), committed + kCommitStep);
+    return committed < needed && CommitRecords(slab, needed);
+  }
+  if (RebalanceIfDue(size_class)) return true;
+  uint32_t looks = kRoomLooks;
+  return EvictFrom(size_class, std::min(Shortage(size_class), kEvictGroup), &looks) > 0;
+}
+
+bool Store::Impl::RebalanceIfDue(ClassId size_class) {
+  uint32_t& turnover = classes[size_class].turnover;
+  if (turnover < slots.SlotsPerSlab(size_class)) return false;
+  turnover = 0;
+  return StartRebalance(size_class, /*only_colder=*/true);
 }
 
 bool Store::Impl::StartRebalance(ClassId to, bool only_colder) {

@@ -72,9 +72,9 @@ void Store::OpenSession(SessionId session, GroupId group, uint32_t pid) {
   impl_->OpenSession(session, group, pid);
 }
 
-void Store::CloseSession(SessionId session, bool drained) {
+void Store::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {
   std::lock_guard lock(impl_->mutex);
-  impl_->CloseSession(session, drained);
+  impl_->CloseSession(session, drained, held);
 }
 
 uint32_t Store::LongestPrefix(uint32_t ns, const KeyBatch& keys) const {
@@ -130,6 +130,13 @@ void Store::SetDraining(bool draining) {
   std::lock_guard lock(impl_->mutex);
   impl_->draining = draining;
 }
+
+bool Store::MakeRoom() {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->MakeRoom();
+}
+
+bool Store::RoomWanted() const { return impl_->room_wanted.load(std::memory_order_relaxed); }
 
 uint64_t Store::Evict(uint32_t ns, uint64_t bytes) {
   // In pieces, so that engines get a turn at the mutex in between.

@@ -97,15 +97,18 @@ class Store {
   void OpenSession(SessionId session, GroupId group, uint32_t pid);
   // The process is gone (drained = true when it said so itself, or its end is proven; false when only the
   // connection ended and it may still be writing). Read leases go back at once, write leases are aborted
-  // (drained, and no other process in the group) or quarantined. Calling again with drained = true ends
+  // (drained, and no other process in the group) or quarantined; those not in `held`, if it is given, are
+  // aborted at once: the process says that it never learned of them. Calling again with drained = true ends
   // this session's part in its group's quarantines. Idempotent.
-  void CloseSession(SessionId session, bool drained);
+  void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held = nullptr);
 
   // ---- the hot calls; served from the ring, and the same over gRPC ----
   uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const;  // hint; no side effect
   ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
   Outcome Release(SessionId session, LeaseId lease);
   WriteGrant Reserve(SessionId session, uint32_t ns, const KeyBatch& keys);
+  // Both say that nobody of the group writes under the lease any more. That frees its slots even when the
+  // lease was taken back before and they are quarantined; the answer is kUnknownLease then.
   // keep: bit i says whether granted slot i is committed (else aborted); empty = all.
   Outcome Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep = {});
   Outcome Abort(SessionId session, LeaseId lease);
@@ -117,6 +120,12 @@ class Store {
   void ExpireLeases(uint64_t now_ms);         // steady clock; tests pass their own time
   uint64_t ReclaimStale(uint64_t slots_max);  // frees slots of cleared epochs; returns how many
   void SetDraining(bool draining);
+
+  // ---- when nobody asks for anything ----
+  // One step of making room for the next reserve, some microseconds; true when more may be done. RoomWanted
+  // costs a load and says whether it is worth the call.
+  bool MakeRoom();
+  bool RoomWanted() const;
 
   // ---- admin and observation ----
   uint64_t Evict(uint32_t ns, uint64_t bytes);  // evict unpinned chunks of one namespace; bytes freed

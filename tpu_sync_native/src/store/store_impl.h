@@ -6,6 +6,7 @@
 // Every method needs the mutex. None allocates per chunk, apart from the vectors that an answer consists of.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,7 @@ struct SessionRecord {
 // Slots that someone may still be writing into, though their lease is gone.
 struct Quarantine {
   GroupId group;
+  LeaseId lease;                   // whose slots they were
   std::vector<SessionId> writers;  // those not yet drained; empty = over
   std::vector<uint32_t> slots;
 };
@@ -59,6 +61,7 @@ struct NamespaceEntry {
 struct ClassEntry {
   std::unique_ptr<EvictionPolicy> policy;
   uint32_t turnover = 0;  // evictions since it last looked for a colder slab elsewhere
+  uint32_t demand = 0;    // slots that one reserve wanted of late; see MakeRoom
 };
 
 // One batch's keys on their way through Reserve; kept between calls for its memory.
@@ -99,6 +102,14 @@ struct Store::Impl {
   bool AddSlab(ClassId size_class);
   bool CommitKeyTails(uint32_t slot);
   uint32_t EvictFrom(ClassId size_class, uint32_t wanted, uint32_t* looks);
+  // Free slots that this class lacks for a reserve as large as the last ones; 0 when it has them.
+  uint32_t Shortage(ClassId size_class) const;
+  void NoteDemand(ClassId size_class, uint32_t wanted);
+  bool MakeRoom();
+  bool MakeRoomIn(ClassId size_class);
+  bool CommitRecords(uint32_t slab, uint32_t needed);
+  // Whether the class has evicted enough to look for a colder slab elsewhere, and has one on its way now.
+  bool RebalanceIfDue(ClassId size_class);
   // Starts to move the coldest slab without pins out of another class; only one colder than all of this
   // class's when `only_colder`.
   bool StartRebalance(ClassId to, bool only_colder);
@@ -113,10 +124,12 @@ struct Store::Impl {
 
   // ---- sessions.cc ----
   void OpenSession(SessionId session, GroupId group, uint32_t pid);
-  void CloseSession(SessionId session, bool drained);
+  void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held);
   std::vector<SessionId> WritersOf(GroupId group, std::optional<SessionId> except) const;
-  void EndWrite(const LeaseRecord& lease,
-                std::vector<SessionId> writers);  // abort, or quarantine if any writer
+  // Abort, or quarantine if there is any writer.
+  void EndWrite(LeaseId id, const LeaseRecord& lease, std::vector<SessionId> writers);
+  // The group says that nobody writes under this lease any more, whose time was over before.
+  void EndLate(SessionId session, LeaseId lease);
   void EndQuarantines();
 
   // ---- namespaces.cc ----
@@ -156,6 +169,7 @@ struct Store::Impl {
   uint64_t tick = 0;          // one for every batch
   LeaseId last_lease = 0;
   bool draining = false;
+  std::atomic<bool> room_wanted{false};  // changed under the mutex
 };
 
 // A steady clock in milliseconds; the one whose time ExpireLeases is given.

@@ -75,6 +75,7 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
   uint32_t missing = 0;
   ClassifyKeys(ns, keys, &grant.grants, &missing);
 
+  NoteDemand(namespaces[ns].size_class, missing);
   grant.slots.reserve(missing);
   std::vector<uint32_t> granted;
   granted.reserve(missing);
@@ -108,6 +109,7 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
     }
   }
   if (!granted.empty()) grant.lease = AddLease(LeaseRecord::Kind::kWrite, session, ns, std::move(granted));
+  if (Shortage(namespaces[ns].size_class) > 0) room_wanted.store(true, std::memory_order_relaxed);
   if (scratch.keys.size() > 4096) scratch = {};  // an unusually long batch does not keep its memory
   return grant;
 }
@@ -115,6 +117,7 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
 Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep) {
   LeaseRecord* record = nullptr;
   const Outcome outcome = FindLease(session, lease, LeaseRecord::Kind::kWrite, &record);
+  if (outcome == Outcome::kUnknownLease) EndLate(session, lease);
   if (outcome != Outcome::kOk) return outcome;
 
   NamespaceEntry& space = namespaces[record->ns];
@@ -149,6 +152,7 @@ void Store::Impl::AbortSlots(const LeaseRecord& lease) {
 Outcome Store::Impl::Abort(SessionId session, LeaseId lease) {
   LeaseRecord* record = nullptr;
   const Outcome outcome = FindLease(session, lease, LeaseRecord::Kind::kWrite, &record);
+  if (outcome == Outcome::kUnknownLease) EndLate(session, lease);
   if (outcome != Outcome::kOk) return outcome;
   AbortSlots(*record);
   leases.erase(lease);
