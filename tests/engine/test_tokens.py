@@ -51,7 +51,7 @@ def test_two_engines_share_one_daemon_at_once(host, start, dense, references):
         assert [engine.receive()["tokens"] for engine in (one, other)] == [wanted, wanted]
         host.settle(one, other)
     # In the second and the third round the shared part comes in once, and serves the other prompts from the
-    # engine's own cache; in the third each prompt's own chunk comes in too. The first depends on who is first.
+    # engine's own cache; in the third each prompt's own chunk comes in too. The first is anyone's.
     reloaded_tokens = 2 * 2048 + len(prompts) * CHUNK_TOKENS
     for engine in (one, other):
         assert engine.external_hits() >= reloaded_tokens
