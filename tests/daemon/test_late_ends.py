@@ -13,8 +13,11 @@ CHUNK = 65536
 
 @pytest.fixture(params=["engine", ""], ids=["group", "no group"])
 def scheduler(daemon, request):
-    """A managed client, and, if they have a group, another process's part of the same engine."""
-    with daemon.client(managed=True, deadline_ms=50, group=request.param) as client:
+    """A managed client, and, if they have a group, another process's part of the same engine.
+
+    It is patient: only the hang is to lose its session, however busy the machine.
+    """
+    with daemon.client(managed=True, deadline_ms=500, group=request.param) as client:
         if not request.param:
             yield client
             return
