@@ -101,9 +101,16 @@ class Session:
     """One process's life with the daemon, over shared memory. Thread-safe; not usable after a fork."""
 
     def __init__(
-        self, *, data_fd: int, meta_fd: int, ring_fd: int, doorbell_fd: int, deadline_ms: int = 50
+        self,
+        *,
+        data_fd: int,
+        meta_fd: int,
+        ring_fd: int,
+        doorbell_fd: int,
+        catalog_fd: int | None = None,
+        deadline_ms: int = 50,
     ) -> None:
-        """Maps the four files (the fds may be closed afterwards); ValueError when a header does not fit.
+        """Maps the files (the fds may be closed afterwards); ValueError when a header does not fit.
 
         Lost, for good, after: one missed deadline, a ring the daemon closed, another boot id, a fork,
         mark_lost or close. From then on every call raises DaemonLost at once and lookup says 0; views stay
@@ -115,7 +122,9 @@ class Session:
     def mark_lost(self) -> None:
         """The session socket ended: from now on every call raises DaemonLost at once and lookup says 0."""
     def lookup(self, ns: int, keys: Keys) -> int:
-        """Leading keys that are committed. No IPC, no side effect. 0 when lost."""
+        """Leading keys that are readable, from any tier. No IPC, no side effect. 0 when lost."""
+    def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]:
+        """(leading keys readable from any tier, those of them that are in DRAM)."""
     def lease(self, ns: int, keys: Keys) -> ReadGrant: ...
     def reserve(self, ns: int, keys: Keys) -> WriteGrant: ...
     def release(self, lease: int) -> None:
@@ -129,13 +138,17 @@ class Session:
     def touch(self, ns: int, keys: Keys) -> None: ...
     def renew(self, ns: int, keys: Keys) -> None:
         """Posted: what was reserved after these chunks lies behind them in their prefix; it goes first."""
+    def prefetch(self, ns: int, keys: Keys) -> None:
+        """Posted: chunks on storage are promoted, without a lease."""
+    def wait_ready(self, slots: U32, generations: U32, timeout_s: float) -> int:
+        """Until every slot is committed or lost, or the time is over; leading slots that are committed."""
     def ping(self) -> None: ...
     def drained(self) -> None:
         """Posted: this process writes no more into any slot (before an orderly close)."""
     def view(self, offset: int, length: int, writable: bool) -> memoryview:
         """Bytes of the arena; keeps the mapping alive as long as the view lives."""
     def unchanged(self, slots: U32, generations: U32) -> npt.NDArray[np.bool_]:
-        """Per slot: committed or reserved under this very generation still. Called after a copy."""
+        """Per slot: committed, reserved or promoting under this very generation still. Called after a copy."""
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None:
         """The same as mark_lost; posts nothing (see drained). The maps go when the last view does."""
@@ -192,3 +205,43 @@ def copy_reference(
     extents: npt.NDArray[np.uint64], method: Literal["memcpy", "non_temporal"], threads: int
 ) -> tuple[float, float]:
     """Copy rows like CopyEngine.copy by plain threads: (wall seconds, CPU seconds). For benchmarks."""
+
+# ---- storage ---------------------------------------------------------------------------------
+
+class Storage:
+    """The tier below DRAM: segments on a shared directory. Owned by the daemon, beside its Store.
+
+    Stop it before the store. Nothing here waits for the medium longer than it was told to.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        root: str,  # a directory; or "" with `files`
+        files: object | None = None,  # a Python file system (kvtier.io.objects), for object stores
+        catalog_fd: int,  # memfd; sized and initialised here; engines get it read-only
+        host_id: bytes,  # 16 random bytes
+        boot_id: int,
+        options: dict[str, int | float],  # fields of StorageOptions by name; unknown ones are ValueError
+    ) -> None: ...
+    def check_root(self, wait_s: float) -> None:
+        """Make or check the root's marker; ValueError says why the root cannot be used."""
+    def start(self) -> None: ...
+    def stop(self, wait_s: float) -> bool:
+        """Leave in order as far as the medium answers; False when a thread hangs and was left behind."""
+    def open_namespace(
+        self, ns: int, id: bytes, chunk_bytes: int, meta_json: str, codec: str = "raw"
+    ) -> None: ...
+    def clear_namespace(self, ns: int) -> None: ...
+    def flush(self, wait_s: float) -> bool:
+        """Until everything committed so far is written or dropped; False when the time was over first."""
+    def state(self) -> str: ...
+    def stats(self) -> dict[str, int]: ...
+    def namespaces(self) -> list[dict[str, Any]]: ...
+
+def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
+    """The catalog of a daemon without storage: lookups find nothing in it."""
+
+def scan_segment(path: str, check_payloads: bool) -> dict[str, Any]: ...
+def read_index(path: str) -> dict[str, Any]: ...

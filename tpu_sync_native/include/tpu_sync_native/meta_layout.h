@@ -28,7 +28,7 @@
 namespace tpu_sync_native {
 
 inline constexpr uint64_t kMetaMagic = 0x314154454d54564bULL;  // "KVTMETA1"
-inline constexpr uint32_t kMetaVersion = 1;
+inline constexpr uint32_t kMetaVersion = 2;
 inline constexpr uint32_t kNoSlot = 0xffffffffu;
 inline constexpr uint32_t kKeyBytesMin = 16;
 inline constexpr uint32_t kKeyBytesMax = 64;
@@ -37,7 +37,9 @@ inline constexpr uint32_t kBucketCells = 8;
 inline constexpr uint32_t kSeqRetriesMax = 64;
 inline constexpr uint32_t kPayloadUnit = 4096;  // payload offsets and slot sizes are multiples of this
 
-enum class SlotState : uint8_t { kFree = 0, kReserved = 1, kCommitted = 2, kQuarantined = 3 };
+// kPromoting: a chunk on its way from storage. It may be leased; it is readable once it is kCommitted under the
+// same generation, and lost when the generation has changed.
+enum class SlotState : uint8_t { kFree = 0, kReserved = 1, kCommitted = 2, kQuarantined = 3, kPromoting = 4 };
 
 struct alignas(4096) MetaHeader {
   uint64_t magic;
@@ -54,6 +56,9 @@ struct alignas(4096) MetaHeader {
   uint64_t key_tails_offset;
   uint64_t boot_id;      // random per daemon process; a client that sees another one has lost its session
   uint8_t arena_id[16];  // random per arena
+  // Raised, and all waiters woken, whenever promotes have ended: a futex that readers with a chunk in
+  // kPromoting sleep on (FUTEX_WAIT needs only read access).
+  alignas(64) std::atomic<uint32_t> promotes_ended;
 };
 static_assert(sizeof(MetaHeader) == 4096);
 

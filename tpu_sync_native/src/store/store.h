@@ -5,6 +5,8 @@
 //   FREE -Reserve-> RESERVED -Commit-> COMMITTED (evictable when unpinned) -evict-> FREE
 //                   RESERVED -Abort-> FREE
 //                   RESERVED -session died or lease expired-> QUARANTINED -group drained or gone-> FREE
+//   FREE -Lease or Prefetch of a chunk below-> PROMOTING -read-> COMMITTED
+//                   PROMOTING -failed-> FREE, or QUARANTINED while somebody leases it or may write into it
 //
 // Only Commit makes a chunk readable. Nothing is pinned without an owner and a deadline: a pin belongs to a
 // read lease, a read lease to a session. A session belongs to a group (the processes of one engine); slots a
@@ -23,6 +25,7 @@
 
 #include "base/keys.h"  // KeyBatch, SlotRef
 #include "store/defaults.h"
+#include "store/lower_tier.h"
 
 namespace tpu_sync_native {
 
@@ -56,7 +59,7 @@ enum class Grant : uint8_t {
 struct ReadGrant {
   Outcome outcome = Outcome::kOk;
   LeaseId lease = 0;           // 0 when slots is empty
-  std::vector<SlotRef> slots;  // the leading hits, in key order
+  std::vector<SlotRef> slots;  // the leading hits, in key order; some may still be kPromoting
 };
 
 struct WriteGrant {
@@ -115,6 +118,19 @@ class Store {
   Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys);  // somebody had a use for these
   // What was reserved after these belongs behind them: they are to go after it. No use.
   Outcome Renew(SessionId session, uint32_t ns, const KeyBatch& keys);
+
+  // ---- the tier below; see lower_tier.h ----
+  // Before the first session. Null: there is none.
+  void SetLowerTier(LowerTier* lower);
+  // As Lease without the lease: what lies below is promoted, what lies here is touched. How many are promoted.
+  uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);
+  // Each promote ends once: readable, or lost to whoever leases it. Others than those under way are ignored.
+  // kLost gives the slot back; kLostBusy keeps it aside until kGone, because a read may still write into it.
+  enum class PromoteEnd : uint8_t { kReadable, kLost, kLostBusy, kGone };
+  void EndPromotes(std::span<const SlotRef> refs, PromoteEnd end);
+  // Pins those of `slots` that are committed chunks of `ns` under `epoch`, with their keys.
+  std::vector<DemoteChunk> PinForDemote(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots);
+  void EndDemote(std::span<const DemoteChunk> chunks);
 
   // ---- per second (called by the daemon's housekeeping thread) ----
   void ExpireLeases(uint64_t now_ms);         // steady clock; tests pass their own time

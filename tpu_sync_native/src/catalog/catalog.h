@@ -1,0 +1,106 @@
+// What lies on storage, by key: one table in shared memory, of the daemon's making. Engines map it read-only and
+// read tags; the rest of a cell, and what is in the private arrays beside, only the daemon understands.
+//
+//   cell   tag    64-bit hash of (namespace id, key), never 0; a hint: the record's full key decides
+//          where  segment (20 bits), offset / 4096 (28), stored payload units (16)
+//
+// A bucket is four cells, one cache line; a key stands in one of two buckets. A cell is changed by single stores,
+// where before tag when it is filled, tag first when it is emptied. No cell is promised: one that cannot be
+// placed is a chunk that storage holds and nobody finds.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/keys.h"
+
+namespace tpu_sync_native {
+
+inline constexpr uint64_t kCatalogMagic = 0x31305441'4354564bULL;  // "KVTCAT01"
+inline constexpr uint32_t kCatalogVersion = 1;
+inline constexpr uint32_t kCatalogCells = 4;
+
+struct alignas(64) CatalogBucket {
+  std::atomic<uint64_t> tags[kCatalogCells];
+  std::atomic<uint64_t> where[kCatalogCells];
+};
+static_assert(sizeof(CatalogBucket) == 64);
+
+struct CatalogHeader {  // 4096 bytes at the file's start, then the buckets
+  uint64_t magic;
+  uint32_t version;
+  uint32_t bucket_count;
+  uint64_t bytes;    // of the file
+  uint64_t boot_id;  // as in MetaHeader
+  // 1 while the tier answers. 0: lookups find nothing on storage (down, or no storage was configured).
+  std::atomic<uint32_t> serving;
+};
+
+// The tag of a key: seeded by its namespace's 16-byte id alone, so that every host computes the same.
+struct CatalogKey {
+  uint64_t tag;
+  uint64_t second;  // picks the other bucket
+};
+CatalogKey MakeCatalogKey(const uint8_t namespace_id[16], std::string_view key);
+
+struct Where {
+  uint32_t segment = 0;  // SegmentTable's number for it, from 1
+  uint64_t offset = 0;   // of the record header
+  uint64_t stored_bytes = 0;  // rounded up to kStorageUnit
+};
+inline constexpr uint32_t kSegmentsMax = (1u << 20) - 1;
+uint64_t PackWhere(const Where& where);
+Where UnpackWhere(uint64_t word);
+
+// The reading half; engines have this only. Lock-free.
+class CatalogReader {
+ public:
+  CatalogReader() = default;  // finds nothing
+  CatalogReader(const uint8_t* base, uint64_t bytes);  // throws std::invalid_argument naming the field
+  bool serving() const;
+  bool Has(const CatalogKey& key) const;
+  void Prefetch(const CatalogKey& key) const;
+  // The cell's word; 0 when there is none.
+  uint64_t Find(const CatalogKey& key) const;
+
+ private:
+  const CatalogHeader* header_ = nullptr;
+  const CatalogBucket* buckets_ = nullptr;
+};
+
+// The writing half. Thread-safe (one mutex inside, held for one batch); Find takes no lock.
+class Catalog {
+ public:
+  // Sizes catalog_fd for `records_max` records and maps it.
+  Catalog(int catalog_fd, uint64_t records_max, uint64_t boot_id);
+  ~Catalog();
+
+  void SetServing(bool serving);
+  // The word of the key's cell, 0 when there is none.
+  uint64_t Find(const CatalogKey& key) const;
+  enum class Added : uint8_t { kNew, kKnown, kFull };
+  // kKnown: the key has a cell already, which stays, unless it names a segment in `dead` (then replaced: kNew).
+  Added Add(const CatalogKey& key, const Where& where);
+  void Remove(const CatalogKey& key, const Where& where);  // only if it says exactly that
+  // Removes the cells of a segment in bounded steps: cells from `cursor` on; returns the next cursor, 0 at end.
+  uint64_t Sweep(uint32_t segment, uint64_t cursor, uint64_t cells_max, uint64_t* removed);
+  // Heat for reclaim: seconds (of the caller's clock) when the record was last promoted or leased.
+  void Touch(const CatalogKey& key, uint32_t now_s);
+  uint32_t LastUse(const CatalogKey& key) const;
+
+  uint64_t records() const;
+  uint64_t records_max() const;
+  uint64_t memory_bytes() const;
+  uint64_t refused_full() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,98 @@
+// What the storage tier needs of a shared directory. One contract for a POSIX mount (posix_file_system.h), for
+// an object store and for the doubles that tests plant faults with.
+//
+// Every call may block for as long as the medium likes (a hung mount blocks for ever), so only threads of an
+// IoPool make them, and nobody joins those threads. No call throws; all are thread-safe. Paths are relative to
+// the root, with '/' between names; names are checked by PathIsSafe before they come here, symbolic links are
+// not followed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tpu_sync_native {
+
+// 0, or an errno value. kShort is a file that ended earlier than asked.
+struct IoError {
+  static constexpr int kShort = -1;
+  int code = 0;
+  bool ok() const { return code == 0; }
+  bool not_found() const;    // ENOENT, ESTALE, ENOTDIR
+  bool no_space() const;     // ENOSPC, EDQUOT, EROFS: stop admitting, keep serving
+  std::string text() const;  // for people: "ENOSPC: No space left on device"
+};
+
+struct IoVec {
+  void* data;
+  uint64_t bytes;
+};
+
+// What a medium can do; false or 0 means less. A caller asks instead of knowing names.
+struct FileSystemTraits {
+  std::string name;                // for people: "posix, O_DIRECT, io_uring"
+  bool appends_readable = true;    // what was appended and synced can be read before Close
+  bool renames = true;             // Rename is atomic and exclusive creation works
+  uint64_t alignment_bytes = 1;    // of offsets, lengths and addresses, to be fast (4096 for O_DIRECT)
+  uint64_t io_bytes_best = 8 << 20;  // one read or write of this size runs at full speed
+};
+
+struct DirEntry {
+  std::string name;
+  bool directory = false;
+};
+
+struct SpaceInfo {
+  uint64_t total_bytes = 0, free_bytes = 0;  // both 0: unknown
+};
+
+// One open file. A reader's methods may be called by several threads at once, a writer's by one.
+class ReadFile {
+ public:
+  virtual ~ReadFile() = default;
+  // Fills all of `parts` from `offset` on, or fails. A vector of parts is one I/O as far as the medium can.
+  virtual IoError Read(uint64_t offset, std::span<const IoVec> parts) = 0;
+  virtual IoError Size(uint64_t* bytes) = 0;
+};
+
+class AppendFile {
+ public:
+  virtual ~AppendFile() = default;
+  // Appends all of `parts`, or fails; then the file's end is not known any more and it is to be abandoned.
+  virtual IoError Append(std::span<const IoVec> parts) = 0;
+  // What was appended is durable when it returns.
+  virtual IoError Sync() = 0;
+  // Ends the file; an object becomes visible here. The destructor alone abandons it.
+  virtual IoError Close() = 0;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual const FileSystemTraits& traits() const = 0;
+
+  virtual IoError OpenRead(const std::string& path, std::unique_ptr<ReadFile>* file) = 0;
+  // Fails with EEXIST when there is one. `bytes_expected` is a hint for striping and preallocation.
+  virtual IoError OpenAppend(const std::string& path, uint64_t bytes_expected,
+                             std::unique_ptr<AppendFile>* file) = 0;
+  // Small whole files (leases, metadata, indexes): read whole, at most bytes_max, else EFBIG.
+  virtual IoError ReadAll(const std::string& path, uint64_t bytes_max, std::string* data) = 0;
+  // Publishes a whole file under its name at once and durably (temporary, fsync, rename, fsync of the
+  // directory), replacing what was there; readers see the old one or the new one. exclusive: EEXIST instead
+  // of replacing.
+  virtual IoError Publish(const std::string& path, std::string_view data, bool exclusive) = 0;
+  virtual IoError MakeDirectory(const std::string& path, bool exclusive) = 0;  // parents too, unless exclusive
+  virtual IoError List(const std::string& path, std::vector<DirEntry>* entries) = 0;
+  virtual IoError Rename(const std::string& from, const std::string& to) = 0;  // EEXIST when `to` is there
+  virtual IoError Remove(const std::string& path) = 0;                         // a file or an empty directory
+  virtual IoError Space(SpaceInfo* space) = 0;
+};
+
+// Whether every name of the path is one that this project makes: letters, digits, '-', '_', '.', not starting
+// with '.', no empty name, no "..", no leading '/'.
+bool PathIsSafe(std::string_view path);
+
+}  // namespace tpu_sync_native

@@ -1,0 +1,12 @@
+// CRC32C (Castagnoli), with the CPU's own instruction where it has one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tpu_sync_native {
+
+// Continues from `crc` (0 to start). The same value on every machine.
+uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes);
+
+}  // namespace tpu_sync_native

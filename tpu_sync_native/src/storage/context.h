@@ -1,0 +1,69 @@
+// What the parts of the storage tier share. Owned by StorageTier, which outlives every part; tasks on the pools
+// hold a shared pointer, because a hung one may outlive the tier.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "fs/file_system.h"
+#include "fs/io_pool.h"
+#include "storage/options.h"
+#include "storage/segment_table.h"
+
+namespace tpu_sync_native {
+
+// A namespace of the store, on storage.
+struct StorageNamespace {
+  uint32_t ns = 0;           // the store's index
+  uint8_t id[16] = {};
+  uint64_t chunk_bytes = 0;
+  Codec codec = Codec::kRaw;
+  std::string meta_json;     // the fingerprint, readable; compared in full with what the root holds
+  std::atomic<uint64_t> epoch{0};  // on this root; segments of another one are misses
+  // kOpening: directories are not made or meta.json not compared yet; nothing is admitted, nothing is served.
+  // kRefused: the root holds another fingerprint under this id: never served, says why.
+  enum class State : uint8_t { kOpening, kReady, kRefused };
+  std::atomic<State> state{State::kOpening};
+  std::atomic<bool> clearing{false};  // a clear is not confirmed on the root yet: nothing is served
+};
+
+// Monotonic counters and gauges; storage/stats.cc gives them names.
+struct StorageCounters {
+  std::atomic<uint64_t> demoted_chunks{0}, demoted_bytes{0}, demote_ns{0};
+  std::atomic<uint64_t> promoted_chunks{0}, promoted_bytes{0}, promote_ns{0};
+  std::atomic<uint64_t> dropped_queue{0}, dropped_evicted{0}, dropped_present{0}, dropped_full{0},
+      dropped_down{0}, dropped_error{0};  // demotes not done, by reason
+  std::atomic<uint64_t> failed_missing{0}, failed_corrupt{0}, failed_io{0}, failed_deadline{0},
+      failed_down{0};  // promotes not done, by reason
+  std::atomic<uint64_t> sealed_segments{0}, adopted_segments{0}, deleted_segments{0}, deleted_bytes{0},
+      copied_forward_bytes{0}, temporaries_removed{0}, indexes_refused{0};
+};
+
+struct StorageContext {
+  StorageOptions options;
+  std::shared_ptr<FileSystem> files;
+  std::shared_ptr<IoPool> loads;    // promotes, and nothing else
+  std::shared_ptr<IoPool> control;  // everything that is not a promote
+  Catalog* catalog = nullptr;
+  std::shared_ptr<SegmentTable> segments;
+  StorageCounters counters;
+  // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped.
+  std::atomic<bool> admitting{true};
+
+  // The namespace by the store's index or by id; null when it is not open here.
+  std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;
+  std::shared_ptr<StorageNamespace> NamespaceById(const uint8_t id[16]) const;
+  mutable std::mutex mutex;  // guards `namespaces`
+  std::unordered_map<uint32_t, std::shared_ptr<StorageNamespace>> namespaces;
+
+  std::string host_directory(const StorageNamespace& ns) const;  // "v1/<ns>/hosts/<host>"
+};
+
+}  // namespace tpu_sync_native

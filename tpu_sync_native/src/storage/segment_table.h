@@ -1,0 +1,61 @@
+// The segments this host knows, its own and other hosts', by the number that catalog cells carry.
+//
+// A segment's entry outlives its file: numbers are not used again while a cell may still name them. What is
+// handed out is a shared pointer, so a read that runs keeps its file open though the segment is retired.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "fs/file_system.h"
+#include "segment/segment_codec.h"
+
+namespace tpu_sync_native {
+
+struct Segment {
+  uint32_t id = 0;  // in this table
+  SegmentIdentity identity;
+  uint32_t ns = 0;         // index of the namespace in the store, or kNoNamespace: nobody has opened it here
+  bool own = false;        // this host appends to it, seals it, may delete it
+  std::string directory;   // "v1/<ns>/hosts/<host>", changed by adoption under the table's mutex
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> records{0};
+  std::atomic<uint64_t> dead_records{0};  // known elsewhere too, or found bad
+  std::atomic<bool> sealed{false};
+  std::atomic<bool> retired{false};  // gone or not to be believed: its cells are misses
+  std::atomic<uint32_t> last_use_s{0};
+};
+inline constexpr uint32_t kNoNamespace = 0xffffffffu;
+
+// Thread-safe.
+class SegmentTable {
+ public:
+  explicit SegmentTable(std::shared_ptr<FileSystem> files, uint32_t open_files_max = 512);
+  ~SegmentTable();
+
+  // The segment of this identity, made if new; null when the table is full.
+  std::shared_ptr<Segment> Add(const SegmentIdentity& identity, const std::string& directory, bool own);
+  std::shared_ptr<Segment> Get(uint32_t id) const;  // null: no such segment, or retired
+  std::shared_ptr<Segment> FindByIdentity(const uint8_t host_id[16], const uint8_t namespace_id[16],
+                                          uint64_t number) const;
+  std::vector<std::shared_ptr<Segment>> All() const;
+  // Its cells are misses from now on. Forget gives the number free, once no cell names it (Catalog::Sweep).
+  void Retire(uint32_t id);
+  void Forget(uint32_t id);
+  void Move(uint32_t id, const std::string& directory, bool own);  // adopted
+
+  // The open file of a segment, from a cache of descriptors. Blocks in the medium: pool threads only.
+  IoError OpenFile(const Segment& segment, std::shared_ptr<ReadFile>* file);
+  void DropFile(uint32_t id);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tpu_sync_native
