@@ -157,6 +157,37 @@ TEST(TheHeaderIsCheckedFieldByField) {
   CHECK_THROWS(IndexReader(aligned, 100), "file size");
 }
 
+TEST(APrefixEndsAtItsFirstMissWhereverThatStandsInAGroup) {
+  IndexFixture index;
+  constexpr uint32_t kKeys = 56;
+  for (uint32_t i = 0; i < kKeys; ++i) index.Put(KeyOf(i), i);
+  for (uint32_t count = 0; count <= kKeys; ++count) CHECK(index.Hits(Range(0, count)) == count);
+  for (uint32_t hole = 0; hole < kKeys; ++hole) {
+    for (const uint32_t bytes : {32u, kKeyBytesMin - 1}) {  // an absent key, one that is no key
+      Keys keys;
+      for (uint32_t i = 0; i < kKeys; ++i) keys.Add(i == hole ? KeyOf(1000, bytes) : KeyOf(i));
+      CHECK(index.Hits(keys) == hole);
+    }
+  }
+}
+
+TEST(RecordsAreReadAndWrittenWhileTheirPagesAreMerged) {
+  constexpr uint32_t kSlots = 1 << 17;  // 8 MiB of records, 2 MiB of buckets
+  MetaGeometry geometry{.data_bytes = uint64_t{kSlots} * 4096,
+                        .slab_bytes = 4096,
+                        .slots_max = kSlots,
+                        .namespaces_max = 1,
+                        .bucket_count = DefaultBucketCount(kSlots)};
+  IndexFixture index(geometry);
+  CHECK(reinterpret_cast<uintptr_t>(index.mapping.data()) % kHugePageBytes == 0);
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    if (i % 1024 == 0) CHECK(index.writer.CommitRecords(i, 1024));
+    index.Put(KeyOf(i), i);
+    CHECK(index.Hits(Range(i / 2, 1)) == 1);
+  }
+  for (uint32_t i = 0; i < kSlots; i += 1024) CHECK(index.Hits(Range(i, 1024)) == 1024);
+}
+
 TEST(EveryCellOfBothBucketsIsUsedBeforeItIsFull) {
   MetaGeometry geometry = SmallGeometry();
   geometry.bucket_count = 1;

@@ -10,6 +10,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/align.h"
+#include "base/huge_pages.h"
+
 namespace tpu_sync_native {
 
 uint64_t FileBytes(int fd, std::string_view what) {
@@ -20,6 +23,32 @@ uint64_t FileBytes(int fd, std::string_view what) {
   return static_cast<uint64_t>(status.st_size);
 }
 
+namespace {
+
+// A file's huge pages are mapped as such only where address and offset agree in their low bits.
+void* MapAligned(int fd, uint64_t bytes, int protection) {
+  const uint64_t room_bytes = bytes + kHugePageBytes;
+  constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const room = mmap(nullptr, room_bytes, PROT_NONE, kNothing, -1, 0);
+  if (room == MAP_FAILED) return MAP_FAILED;
+  auto* const begin = static_cast<std::byte*>(room);
+  const uint64_t before = -reinterpret_cast<uintptr_t>(begin) % kHugePageBytes;
+  void* const address = mmap(begin + before, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (address == MAP_FAILED) {
+    const int error = errno;
+    munmap(room, room_bytes);
+    errno = error;
+    return MAP_FAILED;
+  }
+  constexpr uint64_t kPageBytes = 4096;
+  const uint64_t used = before + RoundUp(bytes, kPageBytes);
+  if (before > 0) munmap(begin, before);
+  if (used < room_bytes) munmap(begin + used, room_bytes - used);
+  return address;
+}
+
+}  // namespace
+
 Mapping::Mapping(int fd, uint64_t bytes, Access access, std::string_view what) {
   const uint64_t file_bytes = FileBytes(fd, what);
   if (bytes == 0 || file_bytes < bytes) {
@@ -27,7 +56,8 @@ Mapping::Mapping(int fd, uint64_t bytes, Access access, std::string_view what) {
                                 " bytes, " + std::to_string(bytes) + " are needed");
   }
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* const address = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  void* const address = bytes < kHugePageBytes ? mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0)
+                                               : MapAligned(fd, bytes, protection);
   if (address == MAP_FAILED) {
     throw std::system_error(errno, std::generic_category(), std::string(what) + ": mmap");
   }

@@ -1,4 +1,5 @@
-// A shared mapping of a file, unmapped at the end of its life. Movable, not copyable.
+// A shared mapping of a file, unmapped at the end of its life; aligned for huge pages where it is as large as
+// one. Movable, not copyable.
 #pragma once
 
 #include <cstddef>

@@ -18,9 +18,9 @@ uint32_t IndexReader::LeadingHits(uint32_t ns, const KeyBatch& keys, SlotRef* re
     HashedKey* key = &window[i % kProbeWindow];
     return MakeKey(view_, ns, keys.at(i), key) ? key : nullptr;
   };
-  return ProbeKeys(view_, keys.count, make, [&](uint32_t i, const HashedKey& key) {
+  return ProbeKeys(view_, keys.count, make, [&](uint32_t i, const HashedKey& key, uint32_t named) {
     SlotSnapshot snapshot;
-    const uint32_t slot = FindKey(view_, key, owner, &snapshot);
+    const uint32_t slot = FindKey(view_, key, owner, named, &snapshot);
     if (slot == kNoSlot || PlaceState(snapshot.place) != SlotState::kCommitted) return false;
     const uint64_t offset = PlaceOffset(snapshot.place);
     if (offset > offset_max) return false;

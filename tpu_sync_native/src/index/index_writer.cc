@@ -95,8 +95,10 @@ IndexWriter::IndexWriter(int meta_fd, const MetaGeometry& geometry, uint64_t boo
       mapping_(Format(meta_fd, geometry, boot_id)),
       view_(mapping_.data(), mapping_.bytes()),
       geometry_(geometry),
-      committed_bytes_(geometry.slots_offset()) {
+      committed_bytes_(geometry.slots_offset()),
+      huge_pages_(mapping_.data(), mapping_.bytes()) {
   fd_ = Duplicate(meta_fd);
+  huge_pages_.Committed(0, committed_bytes_);
 }
 
 IndexWriter::~IndexWriter() {
@@ -106,6 +108,7 @@ IndexWriter::~IndexWriter() {
 bool IndexWriter::CommitRange(uint64_t offset, uint64_t bytes) {
   if (Allocate(fd_, offset, bytes) != 0) return false;
   committed_bytes_ += bytes;
+  huge_pages_.Committed(offset, bytes);
   return true;
 }
 

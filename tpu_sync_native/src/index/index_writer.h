@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/huge_pages.h"
 #include "base/mapping.h"
 #include "index/key.h"
 #include "index/meta_view.h"
@@ -58,6 +59,7 @@ class IndexWriter {
   MetaView view_;
   MetaGeometry geometry_;
   uint64_t committed_bytes_ = 0;
+  HugePages huge_pages_;  // last: its thread ends before the mapping does
 };
 
 }  // namespace tpu_sync_native

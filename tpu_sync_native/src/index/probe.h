@@ -1,6 +1,7 @@
 // Finding one key in the shared tables; shared by the lock-free reader and the writer.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -85,6 +86,16 @@ inline bool ReadIfKey(const MetaView& view, uint32_t slot, const HashedKey& key,
   return false;
 }
 
+// The first slot that a tag of this bucket names for the key; kNoSlot when none does.
+inline uint32_t NamedSlot(const Bucket& bucket, uint16_t tag) {
+  uint32_t named = kNoSlot;
+  ForMatches(bucket, MatchTags(bucket, tag), [&](uint32_t slot) {
+    named = slot;
+    return true;
+  });
+  return named;
+}
+
 // Finds the slot that holds `key`, in any state but free; kNoSlot when there is none.
 inline uint32_t FindKey(const MetaView& view, const HashedKey& key, uint64_t owner, SlotSnapshot* snapshot) {
   uint32_t found = kNoSlot;
@@ -101,43 +112,64 @@ inline uint32_t FindKey(const MetaView& view, const HashedKey& key, uint64_t own
   return found;
 }
 
-// Needs the key's first bucket; asks for the record it names, or for the second bucket when it names none.
-inline void PrefetchRecord(const MetaView& view, const HashedKey& key) {
-  const Bucket& bucket = view.bucket(key.buckets[0]);
-  const bool named = ForMatches(bucket, MatchTags(bucket, key.tag), [&](uint32_t slot) {
-    if (slot < view.slots_max()) __builtin_prefetch(&view.slot(slot));
-    return true;
-  });
-  if (!named) __builtin_prefetch(&view.bucket(key.buckets[1]));
+// The same, looking at slot `named` first: nearly always that is the one, and its record is in the cache.
+inline uint32_t FindKey(const MetaView& view, const HashedKey& key, uint64_t owner, uint32_t named,
+                        SlotSnapshot* snapshot) {
+  if (named < view.slots_max() && ReadIfKey(view, named, key, owner, snapshot) &&
+      PlaceState(snapshot->place) != SlotState::kFree) [[likely]] {
+    return named;
+  }
+  return FindKey(view, key, owner, snapshot);
 }
 
-inline constexpr uint32_t kProbeDistance = 12;  // keys between two steps: enough to hide a miss to memory
-inline constexpr uint32_t kProbeWindow = 32;    // keys under way at once, rounded up to a power of two
+inline constexpr uint32_t kProbeGroup = 16;                // keys that take one step together
+inline constexpr uint32_t kProbeWindow = 4 * kProbeGroup;  // keys under way at once; a power of two
 
-// Takes `count` keys through three steps in a pipeline, so that their cache misses overlap: make(i) hashes
-// key i and returns it (null ends the batch before i), its bucket and its record are fetched, and visit(i,
-// key) looks at it (false ends the batch at i). Returns how many visits were true. A key lives for
-// kProbeWindow makes.
+// Takes `count` keys through four steps in a pipeline of groups, so that their cache misses overlap: make(i)
+// hashes key i and returns it (null ends the batch before i); its first bucket names a slot, or else its
+// second one does; visit(i, key, named) looks at the record (false ends the batch at i). Each step asks for
+// the memory of the next. Returns how many visits were true. A key lives for kProbeWindow makes.
 template <typename Make, typename Visit>
 inline uint32_t ProbeKeys(const MetaView& view, uint32_t count, Make make, Visit visit) {
-  const HashedKey* window[kProbeWindow];
-  for (uint32_t i = 0; i < count + 2 * kProbeDistance; ++i) {
-    if (i < count) {
-      const HashedKey* key = make(i);
-      window[i % kProbeWindow] = key;
-      if (key != nullptr) {
-        __builtin_prefetch(&view.bucket(key->buckets[0]));
-      } else {
-        count = i;
-      }
+  struct {
+    const HashedKey* key;
+    uint32_t named;
+  } window[kProbeWindow];
+  const auto each = [&](uint32_t begin, auto step) {
+    // Before its first group, a step's `begin` has wrapped to a large number.
+    const uint32_t end = begin < count ? std::min(begin + kProbeGroup, count) : begin;
+    for (uint32_t i = begin; i < end; ++i) {
+      if (!step(i, window[i % kProbeWindow])) return i;
     }
-    const uint32_t second = i - kProbeDistance;  // wraps to a large number before its time
-    if (second < count) PrefetchRecord(view, *window[second % kProbeWindow]);
-    const uint32_t third = second - kProbeDistance;
-    if (third < count && !visit(third, *window[third % kProbeWindow])) return third;
+    return end;
+  };
+  const auto name = [&](auto& probe, uint32_t which) {
+    probe.named = NamedSlot(view.bucket(probe.key->buckets[which]), probe.key->tag);
+    if (probe.named < view.slots_max()) __builtin_prefetch(&view.slot(probe.named));
+  };
+  for (uint32_t begin = 0; begin < count + 3 * kProbeGroup; begin += kProbeGroup) {
+    const uint32_t made = each(begin, [&](uint32_t i, auto& probe) {
+      probe.key = make(i);
+      if (probe.key == nullptr) return false;
+      __builtin_prefetch(&view.bucket(probe.key->buckets[0]));
+      return true;
+    });
+    if (made < std::min(begin + kProbeGroup, count)) count = made;
+    each(begin - kProbeGroup, [&](uint32_t, auto& probe) {
+      name(probe, 0);
+      if (probe.named == kNoSlot) __builtin_prefetch(&view.bucket(probe.key->buckets[1]));
+      return true;
+    });
+    each(begin - 2 * kProbeGroup, [&](uint32_t, auto& probe) {
+      if (probe.named == kNoSlot) name(probe, 1);
+      return true;
+    });
+    const uint32_t third = begin - 3 * kProbeGroup;
+    const uint32_t seen =
+        each(third, [&](uint32_t i, auto& probe) { return visit(i, *probe.key, probe.named); });
+    if (third < count && seen < std::min(third + kProbeGroup, count)) return seen;
   }
   return count;
 }
-static_assert(2 * kProbeDistance < kProbeWindow);
 
 }  // namespace tpu_sync_native

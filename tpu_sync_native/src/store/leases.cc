@@ -106,9 +106,9 @@ Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys,
     HashedKey* key = &window[i % kProbeWindow];
     return MakeKey(index.view(), ns, keys.at(i), key) ? key : nullptr;
   };
-  ProbeKeys(index.view(), keys.count, make, [&](uint32_t i, const HashedKey& key) {
+  ProbeKeys(index.view(), keys.count, make, [&](uint32_t i, const HashedKey& key, uint32_t named) {
     SlotSnapshot snapshot;
-    const uint32_t slot = FindKey(index.view(), key, owner, &snapshot);
+    const uint32_t slot = FindKey(index.view(), key, owner, named, &snapshot);
     // A chunk that is still being written has its place in the order already.
     const bool wanted = why == Why::kRenewed || PlaceState(snapshot.place) == SlotState::kCommitted;
     if (slot != kNoSlot && wanted) scratch.slots[i] = slot;

@@ -21,9 +21,9 @@ void Store::Impl::ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Gr
     HashedKey* key = &scratch.keys[i];
     return MakeKey(view, ns, keys.at(i), key) ? key : nullptr;
   };
-  ProbeKeys(view, keys.count, make, [&](uint32_t i, const HashedKey& key) {
+  ProbeKeys(view, keys.count, make, [&](uint32_t i, const HashedKey& key, uint32_t named) {
     SlotSnapshot snapshot;
-    const uint32_t slot = FindKey(view, key, owner, &snapshot);
+    const uint32_t slot = FindKey(view, key, owner, named, &snapshot);
     if (slot == kNoSlot) {
       ++*missing;
     } else if (PlaceState(snapshot.place) == SlotState::kCommitted) {
