@@ -11,12 +11,13 @@ ROOT = Path(__file__).parents[2] / "tpu_sync_native"
 BELOW = {
     "base": set(),
     "arena": {"base"},
+    "catalog": {"base"},
     "index": {"base"},
     "slots": {"base", "arena", "index"},
     "policy": {"base", "slots"},
     "store": {"base", "arena", "index", "slots", "policy"},
     "ring": {"base", "store"},
-    "client": {"base", "index", "store", "ring"},
+    "client": {"base", "index", "catalog", "store", "ring"},
     "copy": {"base"},
 }
 BINDINGS = set(BELOW) | {"bindings"}

@@ -5,17 +5,15 @@
 //          where  segment (20 bits), offset / 4096 (28), stored payload units (16)
 //
 // A bucket is four cells, one cache line; a key stands in one of two buckets. A cell is changed by single stores,
-// where before tag when it is filled, tag first when it is emptied. No cell is promised: one that cannot be
-// placed is a chunk that storage holds and nobody finds.
+// where before tag when it is filled, tag first when it is emptied. Both buckets follow from the tag alone, so a
+// cell can be moved to its other bucket to make room; a reader in between may miss it. No cell is promised: one
+// that cannot be placed is a chunk that storage holds and nobody finds.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <span>
 #include <string_view>
-#include <vector>
 
 #include "base/keys.h"
 
@@ -41,10 +39,11 @@ struct CatalogHeader {  // 4096 bytes at the file's start, then the buckets
   std::atomic<uint32_t> serving;
 };
 
-// The tag of a key: seeded by its namespace's 16-byte id alone, so that every host computes the same.
+// The tag of a key: seeded by its namespace's 16-byte id alone, so that every host computes the same. 0 for a key
+// of a wrong length, which is never found and never added.
 struct CatalogKey {
   uint64_t tag;
-  uint64_t second;  // picks the other bucket
+  uint64_t second;  // picks the other bucket; follows from tag
 };
 CatalogKey MakeCatalogKey(const uint8_t namespace_id[16], std::string_view key);
 
@@ -54,7 +53,7 @@ struct Where {
   uint64_t stored_bytes = 0;  // rounded up to kStorageUnit
 };
 inline constexpr uint32_t kSegmentsMax = (1u << 20) - 1;
-uint64_t PackWhere(const Where& where);
+uint64_t PackWhere(const Where& where);  // 0, which is nowhere, for what does not fit
 Where UnpackWhere(uint64_t word);
 
 // The reading half; engines have this only. Lock-free.
@@ -63,6 +62,7 @@ class CatalogReader {
   CatalogReader() = default;  // finds nothing
   CatalogReader(const uint8_t* base, uint64_t bytes);  // throws std::invalid_argument naming the field
   bool serving() const;
+  uint64_t boot_id() const;
   bool Has(const CatalogKey& key) const;
   void Prefetch(const CatalogKey& key) const;
   // The cell's word; 0 when there is none.
@@ -71,12 +71,18 @@ class CatalogReader {
  private:
   const CatalogHeader* header_ = nullptr;
   const CatalogBucket* buckets_ = nullptr;
+  uint32_t bucket_count_ = 0;  // taken once, when it was checked: the file cannot move a bound later
 };
 
-// The writing half. Thread-safe (one mutex inside, held for one batch); Find takes no lock.
+// Makes `catalog_fd` the catalog of a daemon without storage: one in which nothing is found. Throws as Catalog.
+void MakeEmptyCatalog(int catalog_fd, uint64_t boot_id);
+
+// The writing half. Thread-safe (one mutex inside, held for one change); Find, Touch and LastUse take no lock.
 class Catalog {
  public:
-  // Sizes catalog_fd for `records_max` records and maps it.
+  // Sizes catalog_fd, a fresh memfd made with MFD_ALLOW_SEALING, for `records_max` records, commits its memory
+  // (so that the daemon pays for it, not the first engine that reads), seals and maps it. Throws
+  // std::invalid_argument or std::system_error.
   Catalog(int catalog_fd, uint64_t records_max, uint64_t boot_id);
   ~Catalog();
 
@@ -84,18 +90,23 @@ class Catalog {
   // The word of the key's cell, 0 when there is none.
   uint64_t Find(const CatalogKey& key) const;
   enum class Added : uint8_t { kNew, kKnown, kFull };
-  // kKnown: the key has a cell already, which stays, unless it names a segment in `dead` (then replaced: kNew).
+  // kKnown: the key has a cell already, which stays, unless it names a dead segment (then it is replaced: kNew);
+  // or `where` itself names one. kFull: no cell, or `where` cannot be packed.
   Added Add(const CatalogKey& key, const Where& where);
+  // The segment is about to go, or gone: its cells stay until they are swept, but another copy takes their place.
+  // Ends when Sweep has come to its end.
+  void MarkDead(uint32_t segment);
   void Remove(const CatalogKey& key, const Where& where);  // only if it says exactly that
-  // Removes the cells of a segment in bounded steps: cells from `cursor` on; returns the next cursor, 0 at end.
+  // Removes the cells of a segment, which it marks dead, in bounded steps: cells from `cursor` on, 0 first;
+  // returns the next cursor, 0 at the end. From then on the number may be used again.
   uint64_t Sweep(uint32_t segment, uint64_t cursor, uint64_t cells_max, uint64_t* removed);
   // Heat for reclaim: seconds (of the caller's clock) when the record was last promoted or leased.
-  void Touch(const CatalogKey& key, uint32_t now_s);
+  void Touch(const CatalogKey& key, uint32_t now_s) const;
   uint32_t LastUse(const CatalogKey& key) const;
 
   uint64_t records() const;
   uint64_t records_max() const;
-  uint64_t memory_bytes() const;
+  uint64_t memory_bytes() const;  // shared and private
   uint64_t refused_full() const;
 
  private:
