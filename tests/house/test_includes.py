@@ -19,6 +19,9 @@ BELOW = {
     "ring": {"base", "store"},
     "client": {"base", "index", "catalog", "store", "ring"},
     "copy": {"base"},
+    "fs": {"base"},
+    "segment": {"base", "fs"},
+    "storage": {"base", "arena", "index", "slots", "policy", "store", "catalog", "segment", "fs"},
 }
 BINDINGS = set(BELOW) | {"bindings"}
 

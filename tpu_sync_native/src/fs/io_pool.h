@@ -29,6 +29,9 @@ struct IoPoolOptions {
   uint64_t stuck_ms = 5000;        // one task this long: the medium hangs
   uint32_t failures_to_open = 16;  // consecutive failed tasks (Report) that open the breaker
   uint64_t probe_ms = 1000;        // how often an open breaker lets one task through
+  // If given, an open breaker refuses every Submit and runs this instead, once per probe_ms: a pool that nobody
+  // submits to while it is down (its callers stop at their own switch) closes by itself all the same.
+  std::function<IoError()> probe;
 };
 
 class IoPool {
@@ -45,7 +48,7 @@ class IoPool {
   std::string down_reason() const;
   uint64_t queued(IoClass io_class) const;
   struct Counters {
-    uint64_t tasks, refused_full, refused_down, stuck_threads, openings;
+    uint64_t tasks, refused_full, refused_down, stuck_threads, openings;  // stuck_threads: now
   };
   Counters counters() const;
   // Drops what is queued and waits this long for what runs; true when all threads ended.
