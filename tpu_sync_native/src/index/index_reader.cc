@@ -40,7 +40,7 @@ SlotState IndexReader::StateOf(uint32_t slot, uint32_t generation) const {
 
 bool IndexReader::Unchanged(uint32_t slot, uint32_t generation) const {
   const SlotState state = StateOf(slot, generation);
-  return state == SlotState::kReserved || state == SlotState::kCommitted;
+  return state == SlotState::kReserved || state == SlotState::kCommitted || state == SlotState::kPromoting;
 }
 
 bool IndexReader::Writable(uint32_t slot, uint32_t generation) const {

@@ -23,7 +23,9 @@ class IndexReader {
   uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const { return LeadingHits(ns, keys, nullptr); }
   // The same, and writes the hits' slots to `refs` (room for keys.count entries) unless it is null.
   uint32_t LeadingHits(uint32_t ns, const KeyBatch& keys, SlotRef* refs) const;
-  // Whether the slot is reserved or committed under this very generation still; asked after a copy.
+  // The slot's state if it is of this generation, else kFree.
+  SlotState StateOf(uint32_t slot, uint32_t generation) const;
+  // Whether the slot is reserved, promoting or committed under this very generation still; asked after a copy.
   bool Unchanged(uint32_t slot, uint32_t generation) const;
   // Whether it is reserved under this generation: then its lease's holders may write it.
   bool Writable(uint32_t slot, uint32_t generation) const;
@@ -33,9 +35,6 @@ class IndexReader {
   const MetaView& view() const { return view_; }
 
  private:
-  // The slot's state if it is of this generation, else kFree.
-  SlotState StateOf(uint32_t slot, uint32_t generation) const;
-
   MetaView view_;
 };
 
