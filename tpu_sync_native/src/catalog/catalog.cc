@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <stdexcept>
@@ -223,19 +224,25 @@ void Catalog::Remove(const CatalogKey& key, const Where& where) {
 }
 
 uint64_t Catalog::Sweep(uint32_t segment, uint64_t cursor, uint64_t cells_max, uint64_t* removed) {
+  return Sweep({&segment, 1}, cursor, cells_max, removed);
+}
+
+uint64_t Catalog::Sweep(std::span<const uint32_t> segments, uint64_t cursor, uint64_t cells_max,
+                        uint64_t* removed) {
   const uint64_t cells = uint64_t{impl_->bucket_count} * kCatalogCells;
   const std::lock_guard lock(impl_->mutex);
-  impl_->SetDead(segment, true);
+  for (const uint32_t segment : segments) impl_->SetDead(segment, true);
   const uint64_t end = cursor >= cells || cells_max > cells - cursor ? cells : cursor + cells_max;
   for (uint64_t cell = cursor; cell < end; ++cell) {
     if (impl_->tag(cell).load(kRelaxed) == 0) continue;
-    if (SegmentOf(impl_->where(cell).load(kRelaxed)) != segment) continue;
+    const uint32_t segment = SegmentOf(impl_->where(cell).load(kRelaxed));
+    if (!impl_->IsDead(segment) || !std::binary_search(segments.begin(), segments.end(), segment)) continue;
     impl_->Empty(cell);
     impl_->records.fetch_sub(1, kRelaxed);
     if (removed != nullptr) ++*removed;
   }
   if (end < cells) return end;
-  impl_->SetDead(segment, false);
+  for (const uint32_t segment : segments) impl_->SetDead(segment, false);
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "base/keys.h"
@@ -100,6 +101,8 @@ class Catalog {
   // Removes the cells of a segment, which it marks dead, in bounded steps: cells from `cursor` on, 0 first;
   // returns the next cursor, 0 at the end. From then on the number may be used again.
   uint64_t Sweep(uint32_t segment, uint64_t cursor, uint64_t cells_max, uint64_t* removed);
+  // The same for many at once, sorted: one pass over the table.
+  uint64_t Sweep(std::span<const uint32_t> segments, uint64_t cursor, uint64_t cells_max, uint64_t* removed);
   // Heat for reclaim: seconds (of the caller's clock) when the record was last promoted or leased.
   void Touch(const CatalogKey& key, uint32_t now_s) const;
   uint32_t LastUse(const CatalogKey& key) const;

@@ -89,6 +89,13 @@ class FileSystem {
   virtual IoError Rename(const std::string& from, const std::string& to) = 0;  // EEXIST when `to` is there
   virtual IoError Remove(const std::string& path) = 0;                         // a file or an empty directory
   virtual IoError Space(SpaceInfo* space) = 0;
+  // Removes what a Publish that never ended left directly in this directory. Only for directories in which
+  // nobody publishes any more (of dead hosts). A medium without such left-overs needs no override.
+  virtual IoError RemoveTemporaries(const std::string& path, uint64_t* removed) {
+    (void)path;
+    *removed = 0;
+    return {};
+  }
 };
 
 // Whether every name of the path is one that this project makes: letters, digits, '-', '_', '.', not starting

@@ -252,6 +252,17 @@ Submitted IoPool::Submit(IoClass io_class, std::function<void()> task) {
   return Submitted::kYes;
 }
 
+void IoPool::Progress() {
+  if (this_worker == nullptr) return;
+  auto* impl = static_cast<Impl*>(const_cast<void*>(this_pool));
+  const std::lock_guard lock(impl->mutex);
+  this_worker->began = Clock::now();
+  if (!this_worker->stuck) return;
+  this_worker->stuck = false;  // it came back; the breaker closes with the next success
+  this_worker->probe = false;  // no longer counted as one since it hung
+  --impl->stuck;
+}
+
 void IoPool::Report(const IoError& error) { impl_->Report(impl_, error); }
 
 bool IoPool::down() const { return impl_->down.load(std::memory_order_acquire); }

@@ -44,6 +44,9 @@ class IoPool {
   // What a task found: EIO, timeouts and the like count towards the breaker; a success closes it. A missing
   // file is neither.
   void Report(const IoError& error);
+  // By a task of any pool, between two of its calls into the medium: the thread is not stuck, its stuck_ms
+  // begin anew. Long tasks (scans, polls) call it; elsewhere it does nothing.
+  static void Progress();
   bool down() const;            // one load; the breaker is open
   std::string down_reason() const;
   uint64_t queued(IoClass io_class) const;

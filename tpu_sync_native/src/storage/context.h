@@ -32,6 +32,16 @@ struct StorageNamespace {
   enum class State : uint8_t { kOpening, kReady, kRefused };
   std::atomic<State> state{State::kOpening};
   std::atomic<bool> clearing{false};  // a clear is not confirmed on the root yet: nothing is served
+
+  // Who this host is in this namespace: options.host_id, until it was adopted here because others took it for
+  // dead; then another. A writer that sees host_changes move leaves its open segment as it is (it is the
+  // adopter's now) and begins the next one under the new id. Peers::Heartbeat makes the directory.
+  mutable std::mutex host_mutex;
+  uint8_t host_id[16] = {};  // guarded by host_mutex
+  std::atomic<uint64_t> host_changes{0};
+  // Raised after every publish or removal of a segment, index or tail here: it goes into the lease, and tells
+  // other hosts to look into this host's directories.
+  std::atomic<uint64_t> changes{0};
 };
 
 // Monotonic counters and gauges; storage/stats.cc gives them names.
@@ -56,6 +66,9 @@ struct StorageContext {
   StorageCounters counters;
   // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped.
   std::atomic<bool> admitting{true};
+  // What may still be appended by this host before the next Reclaimer::Round, which fills it up. The demoter
+  // takes from it what it appends; at 0 or below demotes are dropped (dropped_full).
+  std::atomic<int64_t> room_bytes{INT64_MAX};
 
   // The namespace by the store's index or by id; null when it is not open here.
   std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;
@@ -63,7 +76,7 @@ struct StorageContext {
   mutable std::mutex mutex;  // guards `namespaces`
   std::unordered_map<uint32_t, std::shared_ptr<StorageNamespace>> namespaces;
 
-  std::string host_directory(const StorageNamespace& ns) const;  // "v1/<ns>/hosts/<host>"
+  std::string host_directory(const StorageNamespace& ns) const;  // "v1/<ns>/hosts/<host>", of its host id now
 };
 
 }  // namespace tpu_sync_native
