@@ -19,9 +19,14 @@ inline constexpr uint64_t kSegmentMagic = 0x31304745'5354564bULL;  // "KVTSEG01"
 inline constexpr uint64_t kRecordMagic = 0x31304345'5254564bULL;   // "KVTREC01"
 inline constexpr uint64_t kIndexMagic = 0x31305844'4954564bULL;    // "KVTIDX01"
 inline constexpr uint64_t kLeaseMagic = 0x31305341'454c564bULL;    // "KVLEAS01"
+inline constexpr uint32_t kStoredKeyBytesMin = 16;
 inline constexpr uint32_t kStoredKeyBytesMax = 64;
+// What a catalog cell can name: 16 bits of payload units, 28 bits of offset units.
+inline constexpr uint64_t kStoredChunkBytesMax = 0xffff * kStorageUnit;
+inline constexpr uint64_t kStoredSegmentBytesMax = kStorageUnit << 28;
 
-enum class Codec : uint32_t { kRaw = 0, kLz4Shuffle = 1 };
+// What was done to a payload: nothing, lz4, or lz4 after a byte shuffle of items of so many bytes.
+enum class Codec : uint32_t { kRaw = 0, kLz4 = 1, kLz4Shuffle2 = 2, kLz4Shuffle4 = 4 };
 
 struct SegmentHeader {
   uint64_t magic;
@@ -51,7 +56,8 @@ struct RecordHeader {
   uint32_t reserved;
   uint8_t key[kStoredKeyBytesMax];
 };
-inline constexpr uint64_t kRecordHeaderBytes = 256;  // what the checksum covers; the rest of the unit is zeros
+inline constexpr uint64_t kRecordHeaderBytes =
+    256;  // what the checksum covers; the rest of the unit is zeros
 static_assert(sizeof(RecordHeader) <= kRecordHeaderBytes);
 
 struct IndexHeader {
@@ -71,9 +77,9 @@ struct IndexHeader {
 
 struct IndexEntry {
   uint8_t key[kStoredKeyBytesMax];
-  uint64_t offset;         // of the record header
+  uint64_t offset;  // of the record header
   uint32_t key_bytes;
-  uint32_t stored_units;   // payload on disk, in kStorageUnit
+  uint32_t stored_units;  // payload on disk, in kStorageUnit
   uint32_t codec;
   uint32_t payload_crc;
   uint64_t reserved;
@@ -91,6 +97,7 @@ struct LeaseFile {
   uint64_t changes;  // moves when an index, a tail or a file of its own or adopted directories changed: others look
   uint32_t leaving;  // 1: the host has stopped in order; it may be adopted at once
 };
+inline constexpr uint64_t kLeaseBytes = 256;
 
 inline constexpr uint64_t RoundToUnit(uint64_t bytes) {
   return (bytes + kStorageUnit - 1) / kStorageUnit * kStorageUnit;

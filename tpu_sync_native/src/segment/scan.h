@@ -17,12 +17,12 @@ struct ScanResult {
   std::vector<IndexEntry> entries;  // of the records that verify, in file order
   uint64_t valid_bytes = 0;         // where the first record that does not verify would begin
   uint64_t file_bytes = 0;
-  std::string stopped;              // "" at the end of the file, else what is wrong there, in words
+  std::string stopped;  // "" at the end of the file, else what is wrong there, in words
 };
 
 // Reads the segment from its header on and stops at the first record that does not verify. check_payloads:
-// read and check them too, else headers alone. found, if given: called for every record, bad ones of an intact
-// length included (why != ""), and the scan goes on behind them. Blocks: pool threads and tools only.
+// read and check them too, else headers alone. found, if given: called for every record, bad ones of an
+// intact length included (why != ""), and the scan goes on behind them. Blocks: pool threads and tools only.
 IoError ScanSegment(FileSystem& files, const std::string& path, bool check_payloads, ScanResult* result,
                     const std::function<void(const IndexEntry&, const std::string& why)>& found = nullptr);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "segment/layout.h"
+#include "segment/names.h"
 
 namespace tpu_sync_native {
 
@@ -15,20 +16,34 @@ namespace tpu_sync_native {
 struct SegmentIdentity {
   uint8_t namespace_id[16] = {};
   uint8_t host_id[16] = {};
-  uint64_t number = 0;
+  uint64_t number = 0;  // from 1
   uint64_t epoch = 0;
   uint64_t chunk_bytes = 0;
+
+  bool operator==(const SegmentIdentity&) const = default;
 };
 
 // Each fills one unit (kStorageUnit bytes) at `out`.
 void EncodeSegmentHeader(const SegmentIdentity& identity, uint8_t* out);
 void EncodeRecordHeader(const SegmentIdentity& identity, uint64_t offset, std::string_view key, Codec codec,
                         uint64_t stored_bytes, uint32_t payload_crc, uint8_t* out);
+// What an index says of a record.
+IndexEntry MakeIndexEntry(uint64_t offset, std::string_view key, Codec codec, uint64_t stored_bytes,
+                          uint32_t payload_crc);
+// Sorts them; of two records of one key the later stays.
 std::string EncodeIndex(const SegmentIdentity& identity, uint64_t segment_bytes, bool sealed,
-                        std::vector<IndexEntry> entries);  // sorts them
-std::string EncodeLease(const LeaseFile& lease);           // magic, version and crc are filled in
+                        std::vector<IndexEntry> entries);
+std::string EncodeLease(const LeaseFile& lease);  // magic, version and crc are filled in
 
-// Each returns "" or what is wrong, in words. `bytes` is all there is.
+inline std::string_view KeyOf(const IndexEntry& entry) {
+  return {reinterpret_cast<const char*>(entry.key), entry.key_bytes};
+}
+inline std::string_view KeyOf(const RecordHeader& header) {
+  return {reinterpret_cast<const char*>(header.key), header.key_bytes};
+}
+
+// Each returns "" or what is wrong, in words; the outputs then say nothing. `bytes` is all there is; more of
+// it than the structure is ignored for the two headers, and a fault for the files.
 std::string DecodeSegmentHeader(std::span<const uint8_t> bytes, SegmentIdentity* identity);
 // Checks a header alone: magic, version, crc, lengths, and that it is of `identity` and stands at `offset`.
 std::string CheckRecordHeader(std::span<const uint8_t> unit, const SegmentIdentity& identity, uint64_t offset,
@@ -36,13 +51,5 @@ std::string CheckRecordHeader(std::span<const uint8_t> unit, const SegmentIdenti
 std::string DecodeIndex(std::string_view file, SegmentIdentity* identity, uint64_t* segment_bytes,
                         bool* sealed, std::vector<IndexEntry>* entries);
 std::string DecodeLease(std::string_view file, LeaseFile* lease);
-
-// Names below the root. Inverse functions return false for anything else, foreign files among them.
-std::string HexId(const uint8_t id[16]);
-std::string SegmentName(uint64_t number);  // "seg-0000000001.kvs"
-std::string IndexName(uint64_t number);    // "seg-0000000001.idx"
-bool ParseHexId(std::string_view name, uint8_t id[16]);
-bool ParseSegmentName(std::string_view name, uint64_t* number);
-bool ParseIndexName(std::string_view name, uint64_t* number);
 
 }  // namespace tpu_sync_native
