@@ -5,6 +5,8 @@
 namespace tpu_sync_native {
 namespace {
 
+constexpr std::string_view kAdopt = ".adopt.";
+constexpr size_t kHexBytes = 32;
 constexpr size_t kDigitsMax = 20;
 constexpr size_t kDigitsPadded = 10;
 
@@ -84,6 +86,31 @@ bool ParseIndexName(std::string_view name, uint64_t* number) {
 }
 bool ParseEpochName(std::string_view name, uint64_t* epoch) {
   return ParseNumbered(name, "epoch-", 1, "", epoch);
+}
+
+std::string AdoptedName(const uint8_t host_id[16], const uint8_t adopter_id[16]) {
+  return HexId(host_id).append(kAdopt).append(HexId(adopter_id));
+}
+
+bool ParseHostDirectory(std::string_view name, HostDirectoryName* parsed) {
+  HostDirectoryName found;
+  if (!ParseHexId(name.substr(0, kHexBytes), found.host_id)) return false;
+  found.adopted = name.size() != kHexBytes;
+  if (found.adopted) {
+    name.remove_prefix(kHexBytes);
+    if (!name.starts_with(kAdopt)) return false;
+    if (!ParseHexId(name.substr(kAdopt.size()), found.adopter_id)) return false;
+  }
+  *parsed = found;
+  return true;
+}
+
+std::string NamespaceDirectory(const uint8_t namespace_id[16]) {
+  return std::string(kVersionName).append("/").append(HexId(namespace_id));
+}
+
+std::string HostsDirectory(const uint8_t namespace_id[16]) {
+  return NamespaceDirectory(namespace_id).append("/").append(kHostsName);
 }
 
 const char* CodecName(Codec codec) {

@@ -29,6 +29,19 @@ bool ParseIndexName(std::string_view name, uint64_t* number);
 std::string EpochName(uint64_t epoch);  // "epoch-1"
 bool ParseEpochName(std::string_view name, uint64_t* epoch);
 
+// A host's directory below hosts/: "<host>", or "<host>.adopt.<adopter>" once another host has taken it over. Its
+// segments keep naming the host that wrote them.
+struct HostDirectoryName {
+  uint8_t host_id[16] = {};
+  uint8_t adopter_id[16] = {};
+  bool adopted = false;
+};
+std::string AdoptedName(const uint8_t host_id[16], const uint8_t adopter_id[16]);
+bool ParseHostDirectory(std::string_view name, HostDirectoryName* parsed);
+
+std::string NamespaceDirectory(const uint8_t namespace_id[16]);  // "v1/<namespace>"
+std::string HostsDirectory(const uint8_t namespace_id[16]);      // "v1/<namespace>/hosts"
+
 // The name of a codec in configuration: "raw", "lz4", "lz4-shuffle2", "lz4-shuffle4".
 const char* CodecName(Codec codec);
 bool ParseCodec(std::string_view name, Codec* codec);
