@@ -1,5 +1,6 @@
 #include "index/index_reader.h"
 
+#include "base/futex.h"
 #include "index/probe.h"
 
 namespace tpu_sync_native {
@@ -38,9 +39,15 @@ SlotState IndexReader::StateOf(uint32_t slot, uint32_t generation) const {
   return record.generation.load(std::memory_order_acquire) == generation ? state : SlotState::kFree;
 }
 
-bool IndexReader::Unchanged(uint32_t slot, uint32_t generation) const {
+Readiness IndexReader::ReadinessOf(uint32_t slot, uint32_t generation) const {
   const SlotState state = StateOf(slot, generation);
-  return state == SlotState::kReserved || state == SlotState::kCommitted || state == SlotState::kPromoting;
+  if (state == SlotState::kPromoting) return Readiness::kPending;
+  const bool ready = state == SlotState::kReserved || state == SlotState::kCommitted;
+  return ready ? Readiness::kReady : Readiness::kLost;
+}
+
+void IndexReader::AwaitPromotes(uint32_t promotes_ended, uint64_t deadline_ns) const {
+  FutexWait(view_.header().promotes_ended, promotes_ended, deadline_ns);
 }
 
 bool IndexReader::Writable(uint32_t slot, uint32_t generation) const {

@@ -12,6 +12,13 @@
 
 namespace tpu_sync_native {
 
+// What may be copied out of a slot under one generation.
+enum class Readiness : uint8_t {
+  kReady,    // committed; or reserved, for those who are writing it
+  kPending,  // promoting: it becomes ready or lost
+  kLost,     // of another generation: it never becomes ready
+};
+
 // Thread-safe and lock-free; borrows the mapping, which must outlive it.
 class IndexReader {
  public:
@@ -25,12 +32,21 @@ class IndexReader {
   uint32_t LeadingHits(uint32_t ns, const KeyBatch& keys, SlotRef* refs) const;
   // The slot's state if it is of this generation, else kFree.
   SlotState StateOf(uint32_t slot, uint32_t generation) const;
-  // Whether the slot is reserved, promoting or committed under this very generation still; asked after a copy.
-  bool Unchanged(uint32_t slot, uint32_t generation) const;
+  // Whether the slot is reserved, promoting or committed under this very generation still.
+  bool Unchanged(uint32_t slot, uint32_t generation) const {
+    return ReadinessOf(slot, generation) != Readiness::kLost;
+  }
+  // Asked before and after a copy out of the slot: only bytes that were kReady at both times are the chunk's.
+  Readiness ReadinessOf(uint32_t slot, uint32_t generation) const;
   // Whether it is reserved under this generation: then its lease's holders may write it.
   bool Writable(uint32_t slot, uint32_t generation) const;
   // Bytes of the chunk that the slot holds at `offset` under this generation; 0 when it does not.
   uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const;
+
+  // Sleeps until promotes have ended since `promotes_ended` was read, at most until deadline_ns (steady). Read
+  // the counter first, then the slots, then wait. May return earlier.
+  uint32_t promotes_ended() const { return view_.header().promotes_ended.load(std::memory_order_acquire); }
+  void AwaitPromotes(uint32_t promotes_ended, uint64_t deadline_ns) const;
 
   const MetaView& view() const { return view_; }
 

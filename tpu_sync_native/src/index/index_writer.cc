@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <system_error>
 
 #include "base/align.h"
+#include "base/futex.h"
 #include "index/probe.h"
 
 namespace tpu_sync_native {
@@ -137,12 +139,13 @@ uint32_t IndexWriter::RaiseEpoch(uint32_t ns) {
   return epoch;
 }
 
-uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key) {
+uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
+                              SlotState state) {
   SlotRecord& target = record(slot);
   const uint32_t generation = target.generation.load(kRelaxed) + 1;
   RecordChange change(target);
   target.generation.store(generation, kRelease);
-  target.place.store(PlaceWord(offset, SlotState::kReserved, key.bytes), kRelease);
+  target.place.store(PlaceWord(offset, state, key.bytes), kRelease);
   target.owner.store(owner, kRelease);
   for (uint32_t i = 0; i < kInlineWords; ++i) target.key[i].store(key.words[i], kRelease);
   if (key.bytes > kKeyBytesInline) {
@@ -159,12 +162,18 @@ void IndexWriter::SetState(uint32_t slot, SlotState state) {
   target.place.store(PlaceWord(PlaceOffset(place), state, PlaceKeyBytes(place)), kRelease);
 }
 
-void IndexWriter::Free(uint32_t slot) {
+void IndexWriter::End(uint32_t slot, SlotState state) {
   SlotRecord& target = record(slot);
   const uint64_t place = target.place.load(kRelaxed);
   RecordChange change(target);
   target.generation.store(target.generation.load(kRelaxed) + 1, kRelease);
-  target.place.store(PlaceWord(PlaceOffset(place), SlotState::kFree, PlaceKeyBytes(place)), kRelease);
+  target.place.store(PlaceWord(PlaceOffset(place), state, PlaceKeyBytes(place)), kRelease);
+}
+
+void IndexWriter::WakePromoteWaiters() {
+  auto& ended = const_cast<MetaHeader&>(view_.header()).promotes_ended;
+  ended.fetch_add(1, kRelease);
+  FutexWake(ended, INT_MAX);
 }
 
 bool IndexWriter::Insert(const HashedKey& key, uint32_t slot) {

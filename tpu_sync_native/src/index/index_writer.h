@@ -35,11 +35,16 @@ class IndexWriter {
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
   uint32_t RaiseEpoch(uint32_t ns);  // returns the new epoch
 
-  // The slot is taken for `key`: generation + 1, state reserved. Returns the generation.
-  uint32_t Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key);
+  // The slot is taken for `key`: generation + 1, state reserved (or promoting). Returns the generation.
+  uint32_t Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
+                   SlotState state = SlotState::kReserved);
   void SetState(uint32_t slot, SlotState state);
   // State free, generation + 1: a reader in the middle of a copy will see it.
-  void Free(uint32_t slot);
+  void Free(uint32_t slot) { End(slot, SlotState::kFree); }
+  // State quarantined, generation + 1: what was promised in the slot never comes.
+  void Lose(uint32_t slot) { End(slot, SlotState::kQuarantined); }
+  // Promotes have ended: whoever sleeps on it looks again.
+  void WakePromoteWaiters();
 
   // Puts the key into the index. False when both its buckets are full.
   bool Insert(const HashedKey& key, uint32_t slot);
@@ -51,6 +56,7 @@ class IndexWriter {
 
  private:
   bool CommitRange(uint64_t offset, uint64_t bytes);
+  void End(uint32_t slot, SlotState state);
   SlotRecord& record(uint32_t slot) { return const_cast<SlotRecord&>(view_.slot(slot)); }
   Bucket& bucket(uint32_t index) { return const_cast<Bucket&>(view_.bucket(index)); }
 

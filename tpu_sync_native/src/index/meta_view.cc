@@ -1,5 +1,6 @@
 #include "index/meta_view.h"
 
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -55,7 +56,8 @@ uint64_t MetaGeometry::meta_bytes() const {
 MetaView::MetaView(const std::byte* meta, uint64_t meta_bytes) {
   Require(meta_bytes >= sizeof(MetaHeader), "file size", meta_bytes);
   MetaHeader header;
-  std::memcpy(&header, meta, sizeof(header));
+  // What lies behind is not geometry, and changes.
+  std::memcpy(static_cast<void*>(&header), meta, offsetof(MetaHeader, promotes_ended));
   Require(header.magic == kMetaMagic, "magic", header.magic);
   Require(header.version == kMetaVersion, "version", header.version);
   Require(header.meta_bytes == meta_bytes, "meta_bytes", header.meta_bytes);

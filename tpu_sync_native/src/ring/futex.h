@@ -1,22 +1,12 @@
-// Sleeping on a word of shared memory, and the steady clock that bounds it.
+// How a ring's two sides rest and take turns.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "base/futex.h"
+
 namespace tpu_sync_native {
-
-inline constexpr uint64_t kNsPerUs = 1'000;
-inline constexpr uint64_t kNsPerMs = 1'000'000;
-inline constexpr uint64_t kNsPerS = 1'000'000'000;
-
-// CLOCK_MONOTONIC, nanoseconds.
-uint64_t SteadyNs();
-
-// Sleeps while `word` holds `expected`, at most until `deadline_ns`. Returns for any reason: the caller looks
-// again. Works between processes.
-void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t deadline_ns);
-void FutexWake(std::atomic<uint32_t>& word, int sleepers_max = 1);
 
 // One spin iteration's rest.
 inline void CpuRelax() {

@@ -11,7 +11,7 @@ struct SlotCell {
   // Links of the one list the slot is in: its slab's free list (next only) or a policy's queue.
   uint32_t prev;
   uint32_t next;
-  uint16_t pins;  // read leases on it
+  uint16_t pins;  // read leases on it, and demotes of it
   SlotState state;
   uint8_t policy;  // the policy's own bits
 

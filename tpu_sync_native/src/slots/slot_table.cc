@@ -80,8 +80,10 @@ uint32_t SlotTable::AddSlab(ClassId size_class, uint32_t usable_slabs) {
 
 void SlotTable::Commit(uint32_t slot) {
   SetState(cells_[slot], SlotState::kCommitted);
-  --slabs_[slab_of(slot)].busy;
+  if (cells_[slot].pins == 0) --slabs_[slab_of(slot)].busy;
 }
+
+void SlotTable::Promote(uint32_t slot) { SetState(cells_[slot], SlotState::kPromoting); }
 
 void SlotTable::Quarantine(uint32_t slot) { SetState(cells_[slot], SlotState::kQuarantined); }
 
@@ -105,10 +107,10 @@ void SlotTable::Free(uint32_t slot) {
 
 bool SlotTable::Pin(uint32_t slot) {
   SlotCell& cell = cells_[slot];
-  assert(cell.state == SlotState::kCommitted);
+  assert(cell.state == SlotState::kCommitted || cell.state == SlotState::kPromoting);
   if (cell.pins == kPinsMax) return false;
   if (cell.pins++ == 0) {
-    ++slabs_[slab_of(slot)].busy;
+    if (cell.state == SlotState::kCommitted) ++slabs_[slab_of(slot)].busy;
     ++pinned_;
   }
   return true;
@@ -118,7 +120,7 @@ void SlotTable::Unpin(uint32_t slot) {
   SlotCell& cell = cells_[slot];
   assert(cell.pins > 0);
   if (--cell.pins == 0) {
-    --slabs_[slab_of(slot)].busy;
+    if (cell.state == SlotState::kCommitted) --slabs_[slab_of(slot)].busy;
     --pinned_;
   }
 }

@@ -22,7 +22,7 @@ struct Slab {
   uint32_t fresh = 0;  // slots from this one on were never used since the slab joined the class
   uint32_t free_head = kNoSlot;
   uint32_t used = 0;      // not free
-  uint32_t busy = 0;      // of these, not evictable: reserved, pinned or quarantined
+  uint32_t busy = 0;      // of these, not evictable: reserved, promoting, pinned or quarantined
   uint32_t prev = kNone;  // links of the class's list of slabs that have a free slot
   uint32_t next = kNone;
   bool offered = false;  // in that list
@@ -54,10 +54,11 @@ class SlotTable {
   uint32_t SlotsPerSlab(ClassId size_class) const;
   // Gives the lowest free slab below `usable_slabs` to the class; kNone when there is none.
   uint32_t AddSlab(ClassId size_class, uint32_t usable_slabs);
-  void Commit(uint32_t slot);
+  void Commit(uint32_t slot);   // reserved or promoting -> committed
+  void Promote(uint32_t slot);  // reserved -> promoting
   void Quarantine(uint32_t slot);
   void Free(uint32_t slot);
-  // Pins a committed slot. False when it has kPinsMax pins.
+  // Pins a committed or promoting slot. False when it has kPinsMax pins.
   bool Pin(uint32_t slot);
   void Unpin(uint32_t slot);
 
@@ -100,7 +101,7 @@ class SlotTable {
   std::vector<SizeClass> classes_;
   uint32_t free_slabs_;
   uint32_t free_from_ = 0;  // no free slab lies below
-  uint64_t counts_[4] = {};
+  uint64_t counts_[5] = {};  // by SlotState
   uint64_t pinned_ = 0;
 };
 
