@@ -53,7 +53,7 @@ struct StorageCounters {
   std::atomic<uint64_t> failed_missing{0}, failed_corrupt{0}, failed_io{0}, failed_deadline{0},
       failed_down{0};  // promotes not done, by reason
   std::atomic<uint64_t> sealed_segments{0}, adopted_segments{0}, deleted_segments{0}, deleted_bytes{0},
-      copied_forward_bytes{0}, temporaries_removed{0}, indexes_refused{0};
+      copied_forward_bytes{0}, temporaries_removed{0}, indexes_refused{0}, times_adopted{0};
 };
 
 struct StorageContext {

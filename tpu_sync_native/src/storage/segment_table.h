@@ -17,10 +17,12 @@
 
 namespace tpu_sync_native {
 
+inline constexpr uint32_t kNoNamespace = 0xffffffffu;
+
 struct Segment {
   uint32_t id = 0;  // in this table
   SegmentIdentity identity;
-  uint32_t ns = 0;         // index of the namespace in the store, or kNoNamespace: nobody has opened it here
+  std::atomic<uint32_t> ns{kNoNamespace};  // index in the store; kNoNamespace: nobody has opened it here
   std::atomic<bool> own{false};  // this host appends to it, seals it, may delete it
   std::string directory;   // "v1/<ns>/hosts/<host>", changed by adoption: read through SegmentTable::Directory
   std::atomic<uint64_t> bytes{0};
@@ -30,7 +32,6 @@ struct Segment {
   std::atomic<bool> retired{false};  // gone or not to be believed: its cells are misses
   std::atomic<uint32_t> last_use_s{0};
 };
-inline constexpr uint32_t kNoNamespace = 0xffffffffu;
 
 // Thread-safe.
 class SegmentTable {
