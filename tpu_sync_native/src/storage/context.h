@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -56,12 +57,19 @@ struct StorageCounters {
       copied_forward_bytes{0}, temporaries_removed{0}, indexes_refused{0}, times_adopted{0};
 };
 
+// The clock of Catalog::Touch, Catalog::LastUse and Segment::last_use_s: monotonic, of this host alone.
+inline uint32_t SteadySeconds() {
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
 struct StorageContext {
   StorageOptions options;
   std::shared_ptr<FileSystem> files;
   std::shared_ptr<IoPool> loads;    // promotes, and nothing else
   std::shared_ptr<IoPool> control;  // everything that is not a promote
-  Catalog* catalog = nullptr;
+  std::shared_ptr<Catalog> catalog;  // shared: a task that hangs may outlive the tier
   std::shared_ptr<SegmentTable> segments;
   StorageCounters counters;
   // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped.
