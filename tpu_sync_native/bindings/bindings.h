@@ -12,6 +12,7 @@ class ArenaMap;  // client/arena_map.h
 void BindGrants(pybind11::module_& module);   // SlotRefs, ReadGrant, WriteGrant
 void BindStore(pybind11::module_& module);    // Store, POLICIES
 void BindSession(pybind11::module_& module);  // Session, DaemonLost
+void BindCatalog(pybind11::module_& module);  // catalog_make_empty
 void BindCopyEngine(pybind11::module_& module);
 
 // The maps of a Python Session, for whoever copies into them. Throws py::cast_error for anything else.

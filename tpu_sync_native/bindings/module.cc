@@ -47,6 +47,7 @@ PYBIND11_MODULE(_core, module) {
   BindGrants(module);
   BindStore(module);
   BindSession(module);
+  BindCatalog(module);
   BindCopyEngine(module);
 }
 

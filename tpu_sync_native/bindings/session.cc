@@ -3,8 +3,12 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "bindings.h"
@@ -24,6 +28,16 @@ PyObject* daemon_lost = nullptr;  // the exception type; lives as long as the mo
   throw py::error_already_set();
 }
 
+constexpr double kWaitMaxS = 86'400;
+
+using Numbers = py::array_t<uint32_t, py::array::c_style | py::array::forcecast>;
+
+void CheckSameSize(const char* what, const Numbers& slots, const Numbers& generations) {
+  if (slots.size() == generations.size()) return;
+  throw py::value_error(std::string(what) + ": " + std::to_string(slots.size()) + " slots, " +
+                        std::to_string(generations.size()) + " generations");
+}
+
 // Exports bytes of the arena; memoryviews hold it, and it holds the mapping.
 struct ArenaBytes {
   std::shared_ptr<const ArenaMap> arena;
@@ -34,12 +48,13 @@ struct ArenaBytes {
 
 class PySession {
  public:
-  PySession(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, uint64_t deadline_ms)
-      : session_(data_fd, meta_fd, ring_fd, doorbell_fd, deadline_ms) {}
+  PySession(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, std::optional<int> catalog_fd,
+            uint64_t deadline_ms)
+      : session_(data_fd, meta_fd, ring_fd, doorbell_fd, catalog_fd.value_or(-1), deadline_ms) {}
 
   Session& session() { return session_; }
 
-  uint32_t Lookup(uint32_t ns, const py::object& keys) const {
+  TierHits LookupTiers(uint32_t ns, const py::object& keys) const {
     const PackedKeys packed(keys);
     if (packed.batch().count <= kLookupKeysWithGilMax) return session_.Lookup(ns, packed.batch());
     return WithoutGil([&] { return session_.Lookup(ns, packed.batch()); });
@@ -82,6 +97,10 @@ class PySession {
     const PackedKeys packed(keys);
     Post({.op = Op::kRenew, .ns = ns, .keys = &packed.batch()});
   }
+  void Prefetch(uint32_t ns, const py::object& keys) {
+    const PackedKeys packed(keys);
+    Post({.op = Op::kPrefetch, .ns = ns, .keys = &packed.batch()});
+  }
   void Ping() {
     Incoming reply;
     Call({.op = Op::kPing}, &reply);
@@ -100,13 +119,18 @@ class PySession {
     return py::reinterpret_steal<py::object>(view);
   }
 
-  py::array_t<bool> Unchanged(
-      const py::array_t<uint32_t, py::array::c_style | py::array::forcecast>& slots,
-      const py::array_t<uint32_t, py::array::c_style | py::array::forcecast>& generations) {
-    if (slots.size() != generations.size()) {
-      throw py::value_error("unchanged: " + std::to_string(slots.size()) + " slots, " +
-                            std::to_string(generations.size()) + " generations");
-    }
+  uint32_t WaitReady(const Numbers& slots, const Numbers& generations, double timeout_s) const {
+    CheckSameSize("wait_ready", slots, generations);
+    const auto count = static_cast<size_t>(slots.size());
+    // NaN is no time at all.
+    const auto timeout_ns = static_cast<uint64_t>(timeout_s > 0 ? std::min(timeout_s, kWaitMaxS) * 1e9 : 0);
+    const std::span<const uint32_t> of_slots{slots.data(), count}, of_generations{generations.data(), count};
+    return WithoutGil(
+        [&] { return session_.WaitReady(of_slots, of_generations, SteadyNs() + timeout_ns); });
+  }
+
+  py::array_t<bool> Unchanged(const Numbers& slots, const Numbers& generations) const {
+    CheckSameSize("unchanged", slots, generations);
     py::array_t<bool> unchanged(slots.size());
     const auto count = static_cast<size_t>(slots.size());
     session_.Unchanged({slots.data(), count}, {generations.data(), count}, unchanged.mutable_data());
@@ -154,8 +178,9 @@ void BindSession(py::module_& module) {
   });
 
   py::class_<PySession>(module, "Session")
-      .def(py::init<int, int, int, int, uint64_t>(), py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"),
-           py::arg("ring_fd"), py::arg("doorbell_fd"), py::arg("deadline_ms") = 50)
+      .def(py::init<int, int, int, int, std::optional<int>, uint64_t>(), py::kw_only(), py::arg("data_fd"),
+           py::arg("meta_fd"), py::arg("ring_fd"), py::arg("doorbell_fd"), py::arg("catalog_fd") = py::none(),
+           py::arg("deadline_ms") = 50)
       .def_property_readonly("boot_id", [](PySession& self) { return self.session().arena()->boot_id(); })
       .def_property_readonly("arena_id",
                              [](PySession& self) {
@@ -167,7 +192,19 @@ void BindSession(py::module_& module) {
                              [](PySession& self) { return self.session().arena()->data_bytes(); })
       .def_property_readonly("lost", [](PySession& self) { return self.session().lost() != Lost::kNo; })
       .def("mark_lost", [](PySession& self) { self.session().MarkLost(); })
-      .def("lookup", &PySession::Lookup, py::arg("ns"), py::arg("keys"))
+      .def(
+          "lookup",
+          [](const PySession& self, uint32_t ns, const py::object& keys) {
+            return self.LookupTiers(ns, keys).chunks;
+          },
+          py::arg("ns"), py::arg("keys"))
+      .def(
+          "lookup_tiers",
+          [](const PySession& self, uint32_t ns, const py::object& keys) {
+            const TierHits hits = self.LookupTiers(ns, keys);
+            return py::make_tuple(hits.chunks, hits.host_chunks);
+          },
+          py::arg("ns"), py::arg("keys"))
       .def("lease", &PySession::Lease, py::arg("ns"), py::arg("keys"))
       .def("reserve", &PySession::Reserve, py::arg("ns"), py::arg("keys"))
       .def("release", &PySession::Release, py::arg("lease"))
@@ -176,6 +213,8 @@ void BindSession(py::module_& module) {
       .def("abort", &PySession::Abort, py::arg("lease"))
       .def("touch", &PySession::Touch, py::arg("ns"), py::arg("keys"))
       .def("renew", &PySession::Renew, py::arg("ns"), py::arg("keys"))
+      .def("prefetch", &PySession::Prefetch, py::arg("ns"), py::arg("keys"))
+      .def("wait_ready", &PySession::WaitReady, py::arg("slots"), py::arg("generations"), py::arg("timeout_s"))
       .def("ping", &PySession::Ping)
       .def("drained", &PySession::Drained)
       .def("view", &PySession::View, py::arg("offset"), py::arg("length"), py::arg("writable"))

@@ -25,8 +25,8 @@
 //
 // Waking costs the waker several microseconds, so posted requests avoid it: a server that has served
 // something lately only naps (it looks again within kNapMs by itself), and of what is posted to one that
-// sleeps (kSleepMs at most) only a commit wakes it, for others may be waiting to read that chunk. A call
-// always wakes it.
+// sleeps (kSleepMs at most) only a commit wakes it, for others may be waiting to read that chunk, and a
+// prefetch, which is good only if it begins at once. A call always wakes it.
 //
 // Trust: the server believes nothing in here. Counters, lengths and ids are read once, checked, and used from
 // private memory; a ring that lies is closed (`server_closed`) and never looked at again. The memfd is sealed
@@ -86,6 +86,7 @@ enum class Op : uint8_t {
   kTouch = 7,
   kDrained = 8,
   kRenew = 9,
+  kPrefetch = 10,
 };
 
 struct RequestHeader {
@@ -95,14 +96,14 @@ struct RequestHeader {
   uint16_t reserved;
   uint64_t sequence;  // the session's own, from 1; what reply_sequence answers with
   uint64_t lease;     // release, commit, abort
-  uint32_t ns;        // lease, reserve, touch, renew
+  uint32_t ns;        // lease, reserve, touch, renew, prefetch
   uint32_t key_count;
   uint32_t keep_bytes;  // commit: bytes of the keep bitmap
   uint8_t pad[28];
 };
 static_assert(sizeof(RequestHeader) == kRecordUnit);
-// After it: lease, reserve, touch, renew: uint32_t offsets[key_count + 1] into the key bytes, then the key
-// bytes;
+// After it: lease, reserve, touch, renew, prefetch: uint32_t offsets[key_count + 1] into the key bytes, then
+// the key bytes;
 //           commit: the keep bitmap.
 
 inline constexpr uint64_t kRecordBytesMax = (sizeof(RequestHeader) + (kRingKeysMax + 1) * 4ull +

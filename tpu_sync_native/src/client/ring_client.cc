@@ -68,7 +68,8 @@ RingStatus RingClient::SendLocked(const Outgoing& request, bool wants_reply, boo
   header.request_tail.store(tail_, std::memory_order_seq_cst);
   // The server announced its rest before its last look: either it saw the tail, or we see the announcement.
   const uint32_t rest = header.server_rest.load(std::memory_order_seq_cst);
-  const bool urgent = wants_reply || (request.op == Op::kCommit && rest == kSleeping);
+  const bool wakes = request.op == Op::kCommit || request.op == Op::kPrefetch;
+  const bool urgent = wants_reply || (wakes && rest == kSleeping);
   if (rest != kAwake && urgent) {
     WakeServer();
     *woke = true;

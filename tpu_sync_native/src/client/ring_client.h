@@ -16,7 +16,7 @@ struct Outgoing {
   Op op;
   LeaseId lease = 0;
   uint32_t ns = 0;
-  const KeyBatch* keys = nullptr;      // lease, reserve, touch, renew
+  const KeyBatch* keys = nullptr;      // lease, reserve, touch, renew, prefetch
   std::span<const uint8_t> keep = {};  // commit
 };
 

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace tpu_sync_native {
 
 const char* ToText(Lost lost) {
@@ -22,8 +24,9 @@ const char* ToText(Lost lost) {
   return "lost";
 }
 
-Session::Session(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, uint64_t deadline_ms)
+Session::Session(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, int catalog_fd, uint64_t deadline_ms)
     : arena_(std::make_shared<const ArenaMap>(data_fd, meta_fd)),
+      catalog_(catalog_fd),
       ring_(ring_fd, doorbell_fd, deadline_ms * kNsPerMs),
       pid_(getpid()) {}
 
@@ -53,12 +56,15 @@ Lost Session::Judge(RingStatus status) const {
   return lost();
 }
 
-uint32_t Session::Lookup(uint32_t ns, const KeyBatch& keys) const {
-  if (lost() != Lost::kNo) return 0;
-  const uint32_t hits = arena_->index().LongestPrefix(ns, keys);
+TierHits Session::Lookup(uint32_t ns, const KeyBatch& keys) const {
+  if (lost() != Lost::kNo) return {};
+  const TierHits hits = LookupTiers(arena_->index(), catalog_.reader(), ns, keys);
   lookups_.fetch_add(1, std::memory_order_relaxed);
   lookup_keys_.fetch_add(keys.count, std::memory_order_relaxed);
-  lookup_hits_.fetch_add(hits, std::memory_order_relaxed);
+  lookup_hits_.fetch_add(hits.chunks, std::memory_order_relaxed);
+  if (hits.chunks != hits.host_chunks) {
+    lookup_storage_hits_.fetch_add(hits.chunks - hits.host_chunks, std::memory_order_relaxed);
+  }
   return hits;
 }
 
@@ -79,6 +85,23 @@ Posted Session::Post(const Outgoing& request, bool may_wait) {
   return Judge(status) == Lost::kNo ? Posted::kYes : Posted::kLost;
 }
 
+uint32_t Session::WaitReady(std::span<const uint32_t> slots, std::span<const uint32_t> generations,
+                            uint64_t deadline_ns) const {
+  const IndexReader& index = arena_->index();
+  const auto state = [&](size_t i) { return index.StateOf(slots[i], generations[i]); };
+  size_t decided = 0;  // slots before it are committed or lost: neither state is left again under a lease
+  for (;;) {
+    const uint32_t ended = index.promotes_ended();
+    while (decided < slots.size() && state(decided) != SlotState::kPromoting) ++decided;
+    const uint64_t now_ns = SteadyNs();
+    if (decided == slots.size() || now_ns >= deadline_ns || lost() != Lost::kNo) break;
+    index.AwaitPromotes(ended, std::min(deadline_ns, now_ns + kLookMs * kNsPerMs));
+  }
+  uint32_t ready = 0;
+  while (ready < slots.size() && state(ready) == SlotState::kCommitted) ++ready;
+  return ready;
+}
+
 void Session::Unchanged(std::span<const uint32_t> slots, std::span<const uint32_t> generations,
                         bool* unchanged) const {
   for (size_t i = 0; i < slots.size(); ++i)
@@ -93,6 +116,7 @@ std::vector<Counter> Session::Counters() const {
           {"lookups", lookups_.load()},
           {"lookup_keys", lookup_keys_.load()},
           {"lookup_hits", lookup_hits_.load()},
+          {"lookup_storage_hits", lookup_storage_hits_.load()},
           {"lost", lost() == Lost::kNo ? 0u : 1u}};
 }
 

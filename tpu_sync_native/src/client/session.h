@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "client/arena_map.h"
+#include "client/catalog_map.h"
 #include "client/ring_client.h"
+#include "client/tier_lookup.h"
 #include "store/store.h"
 
 namespace tpu_sync_native {
@@ -34,23 +36,28 @@ enum class Posted { kYes, kWouldWait, kLost };
 // Thread-safe. Lookups take no lock.
 class Session {
  public:
-  // Maps the four files; the descriptors may be closed afterwards. Throws std::invalid_argument,
-  // std::system_error.
-  Session(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, uint64_t deadline_ms);
+  // Maps the files; the descriptors may be closed afterwards. catalog_fd below 0: nothing is found on storage.
+  // Throws std::invalid_argument, std::system_error.
+  Session(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, int catalog_fd, uint64_t deadline_ms);
 
   // Why the session is lost, or kNo. Cheap: a getpid and two loads.
   Lost lost() const;
   void MarkLost() { SetLost(Lost::kMarked); }
 
-  // Leading keys that are committed; no IPC, no side effect; 0 when lost.
-  uint32_t Lookup(uint32_t ns, const KeyBatch& keys) const;
+  // Leading keys that are readable from any tier; no IPC, no side effect; none when lost.
+  TierHits Lookup(uint32_t ns, const KeyBatch& keys) const;
 
   // Wait for the daemon. On anything but kNo, `reply` means nothing.
   Lost Call(const Outgoing& request, Incoming* reply);
   // Returns before the daemon has seen it. `may_wait` false: kWouldWait rather than any wait.
   Posted Post(const Outgoing& request, bool may_wait);
 
-  // Per slot, whether it is reserved or committed under this very generation still.
+  // Waits until each slot is committed under its generation or lost, at most until the deadline (of SteadyNs);
+  // ends early when the session is lost. Returns how many leading ones are committed. Sleeps on the daemon's
+  // word that promotes have ended; as a dead daemon says nothing, it looks after itself now and then.
+  uint32_t WaitReady(std::span<const uint32_t> slots, std::span<const uint32_t> generations,
+                     uint64_t deadline_ns) const;
+  // Per slot, whether it is reserved, promoting or committed under this very generation still.
   void Unchanged(std::span<const uint32_t> slots, std::span<const uint32_t> generations,
                  bool* unchanged) const;
 
@@ -61,11 +68,15 @@ class Session {
   void SetLost(Lost reason) const;
   Lost Judge(RingStatus status) const;
 
+  static constexpr uint64_t kLookMs = 50;
+
   const std::shared_ptr<const ArenaMap> arena_;
+  const CatalogMap catalog_;
   RingClient ring_;
   const int32_t pid_;
   mutable std::atomic<Lost> lost_{Lost::kNo};
-  mutable std::atomic<uint64_t> lookups_{0}, lookup_keys_{0}, lookup_hits_{0}, timeouts_{0};
+  mutable std::atomic<uint64_t> lookups_{0}, lookup_keys_{0}, lookup_hits_{0},
+      lookup_storage_hits_{0}, timeouts_{0};
   std::atomic<uint64_t> calls_{0}, posts_{0}, call_ns_{0};
 };
 

@@ -13,12 +13,17 @@ struct TierHits {
   uint32_t host_chunks = 0;  // of these, committed here
 };
 
+struct NothingAhead {
+  void operator()(uint32_t) const {}
+};
+
 // Goes over the keys from `first` on, as long as each is committed here, on its way up (promoting), or, when it
 // is not here at all, below(i) says that the tier below has it. A key that is being stored is neither: nobody
-// waits for a store. Counts from `first`.
-template <typename Below>
+// waits for a store. Counts from `first`. ahead(i) comes some keys before below(i), at most kProbeWindow: it may
+// ask for the memory that below(i) will read.
+template <typename Below, typename Ahead = NothingAhead>
 inline TierHits LeadingTierHits(const MetaView& view, uint32_t ns, const KeyBatch& keys, uint32_t first,
-                                Below below) {
+                                Below below, Ahead ahead = {}) {
   TierHits hits;
   if (ns >= view.namespaces_max() || first >= keys.count) return hits;
   const uint32_t epoch = view.ns(ns).epoch.load(std::memory_order_acquire);
@@ -27,7 +32,9 @@ inline TierHits LeadingTierHits(const MetaView& view, uint32_t ns, const KeyBatc
   HashedKey window[kProbeWindow];
   const auto make = [&](uint32_t i) {
     HashedKey* key = &window[i % kProbeWindow];
-    return MakeKey(view, ns, keys.at(first + i), key) ? key : nullptr;
+    if (!MakeKey(view, ns, keys.at(first + i), key)) return static_cast<HashedKey*>(nullptr);
+    ahead(first + i);
+    return key;
   };
   const auto visit = [&](uint32_t i, const HashedKey& key, uint32_t named) {
     SlotSnapshot snapshot;

@@ -26,6 +26,7 @@ ReadOutcome RequestReader::Read(const RingMap& ring, uint64_t head) {
     case Op::kReserve:
     case Op::kTouch:
     case Op::kRenew:
+    case Op::kPrefetch:
       return ReadKeys(body, body_bytes);
     case Op::kCommit:
       return ReadKeep(body, body_bytes);

@@ -182,6 +182,9 @@ void RingServer::Answer(Served& served) {
     case Op::kRenew:
       outcome = store_.Renew(served.session, request.ns, reader_.keys());
       break;
+    case Op::kPrefetch:
+      outcome = store_.Touch(served.session, request.ns, reader_.keys());
+      break;
     case Op::kDrained:
       store_.CloseSession(served.session, /*drained=*/true);
       break;

@@ -1,0 +1,23 @@
+#include "client/tier_lookup.h"
+
+namespace tpu_sync_native {
+
+TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns, const KeyBatch& keys) {
+  // All in DRAM, or nothing below it: the common case pays for one table only.
+  const uint32_t host = index.LongestPrefix(ns, keys);
+  TierHits hits{host, host};
+  if (host == keys.count || !catalog.serving() || ns >= index.view().namespaces_max()) return hits;
+  const uint8_t* const id = index.view().ns(ns).id;
+  CatalogKey window[kProbeWindow];
+  const TierHits more = LeadingTierHits(
+      index.view(), ns, keys, host, [&](uint32_t i) { return catalog.Has(window[i % kProbeWindow]); },
+      [&](uint32_t i) {
+        window[i % kProbeWindow] = MakeCatalogKey(id, keys.at(i));
+        catalog.Prefetch(window[i % kProbeWindow]);
+      });
+  hits.chunks += more.chunks;
+  hits.host_chunks += more.host_chunks;
+  return hits;
+}
+
+}  // namespace tpu_sync_native

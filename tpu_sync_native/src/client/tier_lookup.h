@@ -1,0 +1,15 @@
+// Which leading keys of a batch are readable, from DRAM or from the tier below it; shared memory only.
+#pragma once
+
+#include "base/keys.h"
+#include "catalog/catalog.h"
+#include "index/index_reader.h"
+#include "index/tier_hits.h"
+
+namespace tpu_sync_native {
+
+// A chunk counts when it is committed in DRAM, or on its way there from storage, or in the catalog while that
+// serves. Lock-free.
+TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns, const KeyBatch& keys);
+
+}  // namespace tpu_sync_native
