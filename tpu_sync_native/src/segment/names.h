@@ -29,8 +29,8 @@ bool ParseIndexName(std::string_view name, uint64_t* number);
 std::string EpochName(uint64_t epoch);  // "epoch-1"
 bool ParseEpochName(std::string_view name, uint64_t* epoch);
 
-// A host's directory below hosts/: "<host>", or "<host>.adopt.<adopter>" once another host has taken it over. Its
-// segments keep naming the host that wrote them.
+// A host's directory below hosts/: "<host>", or "<host>.adopt.<adopter>" once another host has taken it over.
+// Its segments keep naming the host that wrote them.
 struct HostDirectoryName {
   uint8_t host_id[16] = {};
   uint8_t adopter_id[16] = {};

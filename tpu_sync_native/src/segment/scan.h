@@ -21,8 +21,10 @@ struct ScanResult {
 };
 
 // Reads the segment from its header on and stops at the first record that does not verify. check_payloads:
-// read and check them too, else headers alone. found, if given: called for every record, bad ones of an
-// intact length included (why != ""), and the scan goes on behind them. Blocks: pool threads and tools only.
+// read and check them too, else headers alone. found, if given: called for every record (why "" when it
+// verifies) and the scan goes on behind a bad one: where its payload ends, or, when its header is not one,
+// where the next valid header stands; the entry of such a one has an offset and no key. Blocks: pool threads
+// and tools only. An error is of the medium; what is wrong with the bytes is in the result.
 IoError ScanSegment(FileSystem& files, const std::string& path, bool check_payloads, ScanResult* result,
                     const std::function<void(const IndexEntry&, const std::string& why)>& found = nullptr);
 
