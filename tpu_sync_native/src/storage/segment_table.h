@@ -39,7 +39,8 @@ class SegmentTable {
   explicit SegmentTable(std::shared_ptr<FileSystem> files, uint32_t open_files_max = 512);
   ~SegmentTable();
 
-  // The segment of this identity, made if new; null when the table is full.
+  // The segment of this identity, made if new (one that is retired and not forgotten stays retired); null when
+  // the table is full.
   std::shared_ptr<Segment> Add(const SegmentIdentity& identity, const std::string& directory, bool own);
   std::shared_ptr<Segment> Get(uint32_t id) const;  // null: no such segment, or retired
   // Retired ones too, until they are forgotten.
@@ -55,6 +56,7 @@ class SegmentTable {
   // The open file of a segment, from a cache of descriptors. Blocks in the medium: pool threads only.
   IoError OpenFile(const Segment& segment, std::shared_ptr<ReadFile>* file);
   void DropFile(uint32_t id);
+  void DropFiles();  // closes all that are cached; pool threads only
 
  private:
   struct Impl;

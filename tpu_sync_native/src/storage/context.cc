@@ -1,0 +1,28 @@
+#include "storage/context.h"
+
+#include <cstring>
+
+#include "segment/names.h"
+
+namespace tpu_sync_native {
+
+std::shared_ptr<StorageNamespace> StorageContext::Namespace(uint32_t ns) const {
+  const std::lock_guard lock(mutex);
+  const auto found = namespaces.find(ns);
+  return found == namespaces.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<StorageNamespace> StorageContext::NamespaceById(const uint8_t id[16]) const {
+  const std::lock_guard lock(mutex);
+  for (const auto& [index, ns] : namespaces) {
+    if (std::memcmp(ns->id, id, sizeof(ns->id)) == 0) return ns;
+  }
+  return nullptr;
+}
+
+std::string StorageContext::host_directory(const StorageNamespace& ns) const {
+  const std::lock_guard lock(ns.host_mutex);
+  return HostsDirectory(ns.id) + "/" + HexId(ns.host_id);
+}
+
+}  // namespace tpu_sync_native
