@@ -22,7 +22,7 @@ from kvtier.wire import codec
 
 KEYS_MAX: Final = 16_384
 CHUNKS_LISTED_MAX: Final = 10_000
-STATES: Final = ("free", "reserved", "committed", "quarantined")
+STATES: Final = ("free", "reserved", "committed", "quarantined", "promoting")
 """Of a slot, by its number in the native store."""
 SERVICE_NAME: Final = str(pb.DESCRIPTOR.services_by_name["Control"].full_name)
 

@@ -16,7 +16,7 @@ constexpr size_t kFindingsMax = 100;  // a broken store breaks everywhere: enoug
 
 // What a walk over all slots must agree with, collected from leases and quarantines first.
 struct Expected {
-  std::unordered_map<uint32_t, uint32_t> pins;
+  std::unordered_map<uint32_t, uint32_t> pins;  // of read leases and demotes
   std::unordered_set<uint32_t> reserved;
   std::unordered_set<uint32_t> quarantined;
 };
@@ -54,7 +54,7 @@ class Auditor {
   const Store::Impl& store_;
   Expected expected_;
   std::vector<std::string> findings_;
-  std::array<uint64_t, 4> states_{};
+  std::array<uint64_t, 5> states_{};  // by SlotState
   std::vector<uint64_t> used_of_class_ = std::vector<uint64_t>(store_.slots.classes().size());
   std::vector<uint64_t> chunks_of_ns_ = std::vector<uint64_t>(store_.namespaces.size());
   uint64_t stale_ = 0;
@@ -84,6 +84,15 @@ void Auditor::CollectHolders() {
               "a quarantine waits for session " + std::to_string(writer) + ", which is gone");
     }
     for (const uint32_t slot : quarantine.slots) expected_.quarantined.insert(slot);
+  }
+  for (const auto& [slot, pins] : store_.demote_pins) {
+    Require(pins > 0, "slot " + std::to_string(slot) + " is held by no demote, and listed");
+    expected_.pins[slot] += pins;
+  }
+  for (const auto& [slot, lost] : store_.lost_promotes) {
+    const std::string name = "lost promote into slot " + std::to_string(slot);
+    Require(expected_.quarantined.insert(slot).second, name + " is in a quarantine as well");
+    Require(lost.busy || store_.slots.cell(slot).pins > 0, name + " waits for nobody");
   }
 }
 
@@ -149,6 +158,9 @@ void Auditor::CheckSlot(uint32_t slot, const Slab& slab) {
           name + ": reserved, and in a write lease, are not the same");
   Require((cell.state == SlotState::kQuarantined) == (expected_.quarantined.count(slot) == 1),
           name + ": quarantined, and in a quarantine, are not the same");
+  const bool pinnable = cell.state == SlotState::kCommitted || cell.state == SlotState::kPromoting ||
+                        store_.lost_promotes.count(slot) == 1;
+  Require(cell.pins == 0 || pinnable, name + " is pinned in a state that no lease hands out");
   if (cell.state == SlotState::kCommitted) {
     ++(store_.Stale(owner) ? stale_ : chunks_of_ns_[ns]);
   }
@@ -173,13 +185,13 @@ void Auditor::CheckClasses() {
   for (size_t i = 0; i < store_.slots.classes().size(); ++i) {
     const std::string name = "class of " + std::to_string(store_.slots.classes()[i].slot_bytes) + " bytes";
     Equal(store_.slots.classes()[i].used, used_of_class_[i], name + " used");
-    // The policy's walk covers the reserved and the committed slots of the class, each once.
+    // The policy's walk covers the reserved, promoting and committed slots of the class, each once.
     const EvictionPolicy& policy = *store_.classes[i].policy;
     uint64_t walked = 0;
     for (uint32_t slot = policy.Coldest(); slot != kNoSlot && walked <= policy.size(); ++walked) {
       const SlotState state = store_.slots.cell(slot).state;
       Require(store_.slots.class_of(slot) == i, name + ": its policy holds another class's slot");
-      Require(state == SlotState::kReserved || state == SlotState::kCommitted,
+      Require(state != SlotState::kFree && state != SlotState::kQuarantined,
               name + ": its policy holds slot " + std::to_string(slot) + ", which is not in use");
       slot = policy.Warmer(slot);
     }
@@ -197,17 +209,19 @@ void Auditor::CheckBuckets() {
       cells += tag.load(std::memory_order_relaxed) != 0;
   }
   const auto of = [this](SlotState state) { return states_[static_cast<uint8_t>(state)]; };
-  Equal(cells, of(SlotState::kCommitted) + of(SlotState::kReserved), "cells of the index");
+  Equal(cells, of(SlotState::kCommitted) + of(SlotState::kReserved) + of(SlotState::kPromoting),
+        "cells of the index");
 }
 
 void Auditor::CheckTotals() {
   const auto of = [this](SlotState state) { return states_[static_cast<uint8_t>(state)]; };
-  for (const SlotState state : {SlotState::kReserved, SlotState::kCommitted, SlotState::kQuarantined}) {
+  for (const SlotState state :
+       {SlotState::kReserved, SlotState::kCommitted, SlotState::kQuarantined, SlotState::kPromoting}) {
     Equal(store_.slots.count(state), of(state), "slots in state " + std::to_string(static_cast<int>(state)));
   }
   Equal(expected_.reserved.size(), of(SlotState::kReserved), "slots of write leases");
   Equal(expected_.quarantined.size(), of(SlotState::kQuarantined), "slots of quarantines");
-  Equal(expected_.pins.size(), pinned_, "slots of read leases");
+  Equal(expected_.pins.size(), pinned_, "slots of read leases and demotes");
   Equal(store_.slots.pinned(), pinned_, "pinned slots");
   Equal(store_.slots.free_slabs(), free_slabs_, "free slabs");
   Equal(store_.stale_slots, stale_, "stale slots");

@@ -1,4 +1,4 @@
-// Read leases: pins on leading committed chunks, with an owner and a deadline.
+// Read leases: pins on leading chunks, with an owner and a deadline.
 
 #include <algorithm>
 
@@ -10,6 +10,10 @@ namespace tpu_sync_native {
 Outcome Store::Impl::Check(SessionId session, uint32_t ns, const KeyBatch& keys) const {
   const auto found = sessions.find(session);
   if (found == sessions.end() || found->second.closed) return Outcome::kUnknownSession;
+  return CheckKeys(ns, keys);
+}
+
+Outcome Store::Impl::CheckKeys(uint32_t ns, const KeyBatch& keys) const {
   if (ns >= namespaces.size()) return Outcome::kUnknownNamespace;
   if (keys.count > kBatchKeysMax) return Outcome::kBatchTooLarge;
   for (uint32_t i = 0; i < keys.count; ++i) {
@@ -64,9 +68,18 @@ ReadGrant Store::Impl::Lease(SessionId session, uint32_t ns, const KeyBatch& key
     pinned[i] = grant.slots[i].slot;
     if (!slots.Pin(pinned[i])) hits = i;  // more readers than a pin counter holds: the prefix ends here
   }
+  const bool whole = hits == pinned.size();
   pinned.resize(hits);
   grant.slots.resize(hits);
+  if (whole && hits < keys.count && (lower != nullptr || slots.count(SlotState::kPromoting) > 0)) {
+    LeaseInTiers(ns, keys, Urgency::kLease, &grant.slots);
+    for (size_t i = hits; i < grant.slots.size(); ++i) {
+      pinned.push_back(grant.slots[i].slot);
+      counters.storage_hits += slots.cell(pinned[i]).state == SlotState::kPromoting;
+    }
+  }
   for (uint32_t i = hits; i-- > 0;) TouchSlot(pinned[i]);  // the prefix's beginning becomes the most recent
+  hits = static_cast<uint32_t>(pinned.size());
 
   NamespaceEntry& space = namespaces[ns];
   space.hits += hits;
@@ -80,9 +93,17 @@ ReadGrant Store::Impl::Lease(SessionId session, uint32_t ns, const KeyBatch& key
 void Store::Impl::Unpin(const LeaseRecord& lease) {
   const bool stale = namespaces[lease.ns].epoch != lease.epoch;
   for (const uint32_t slot : lease.slots) __builtin_prefetch(&slots.cell(slot));
-  for (const uint32_t slot : lease.slots) {
-    slots.Unpin(slot);
-    if (stale && slots.cell(slot).pins == 0) EvictChunk(slot);
+  for (const uint32_t slot : lease.slots) Unpin(slot, stale);
+}
+
+void Store::Impl::Unpin(uint32_t slot, bool stale) {
+  slots.Unpin(slot);
+  const SlotCell& cell = slots.cell(slot);
+  if (cell.pins > 0) return;
+  if (cell.state == SlotState::kQuarantined) {
+    FreeLost(slot);
+  } else if (stale && cell.state == SlotState::kCommitted) {
+    EvictChunk(slot);
   }
 }
 

@@ -30,6 +30,7 @@ std::vector<Counter> Store::Impl::Stats() const {
       options.slots_max,
       slots.count(SlotState::kCommitted) - stale_slots,
       slots.count(SlotState::kReserved),
+      slots.count(SlotState::kPromoting),
       slots.count(SlotState::kQuarantined),
       stale_slots,
       slots.pinned(),
@@ -83,7 +84,7 @@ std::vector<Store::ChunkInfo> Store::Impl::ListChunks(uint32_t ns, uint32_t afte
   for (uint32_t slot = first; slot < options.slots_max && chunks.size() < limit; ++slot) {
     const SlotCell& cell = slots.cell(slot);
     // Records of slots that were never used may have no memory behind them; a used one's cell says so.
-    if (cell.state != SlotState::kCommitted && cell.state != SlotState::kReserved) continue;
+    if (cell.state == SlotState::kFree || cell.state == SlotState::kQuarantined) continue;
     HashedKey key;
     if (index.KeyOf(slot, &key) != owner) continue;
     const SlotRecord& record = index.view().slot(slot);

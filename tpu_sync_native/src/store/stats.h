@@ -22,13 +22,18 @@ struct StoreCounters {
   uint64_t rebalances = 0;      // slabs that changed their size class
   uint64_t quarantines = 0;     // slots put into quarantine
   uint64_t expired_leases = 0;
+  uint64_t storage_hits = 0;      // of the hits, chunks that had to come from the tier below
+  uint64_t promotes = 0;          // chunks that came up from it
+  uint64_t promote_losses = 0;    // promotes that failed, or whose namespace was cleared meanwhile
+  uint64_t promote_refusals = 0;  // chunks below that were not promoted: no space here, or the tier said no
 };
 
 // Order and names as Store::Stats returns them: counters first, then gauges.
 inline constexpr std::string_view kCounterNames[] = {
     "hits",       "misses",      "stores",        "stored_bytes", "aborts",
     "cleared",    "evictions",   "evicted_bytes", "refusals",     "index_refusals",
-    "rebalances", "quarantines", "expired_leases"};
+    "rebalances", "quarantines", "expired_leases",
+    "storage_hits", "promotes", "promote_losses", "promote_refusals"};
 inline constexpr std::string_view kGaugeNames[] = {
     "data_bytes",       // size of the payload file
     "populated_bytes",  // of these, committed by the background population
@@ -38,9 +43,9 @@ inline constexpr std::string_view kGaugeNames[] = {
     "free_slabs",       // in no size class
     "slots_max",        // of the index
     "committed_slots",  // states of slots
-    "reserved_slots",  "quarantined_slots",
+    "reserved_slots",  "promoting_slots", "quarantined_slots",
     "stale_slots",   // committed, but of a cleared epoch: to be reclaimed
-    "pinned_slots",  // held by a read lease
+    "pinned_slots",  // held by a read lease or a demote
     "read_leases",     "write_leases",      "sessions", "namespaces",
     "index_bytes",  // memory of the index by now, shared and private
     "draining",     // 1: no new leases

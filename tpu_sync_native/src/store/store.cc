@@ -78,7 +78,10 @@ void Store::CloseSession(SessionId session, bool drained, const std::vector<Leas
 }
 
 uint32_t Store::LongestPrefix(uint32_t ns, const KeyBatch& keys) const {
-  return impl_->reader.LongestPrefix(ns, keys);  // lock-free, like an engine's
+  const uint32_t hits = impl_->reader.LongestPrefix(ns, keys);  // lock-free, like an engine's
+  if (hits == keys.count || impl_->lower == nullptr) return hits;
+  std::lock_guard lock(impl_->mutex);
+  return impl_->LongestPrefixInTiers(ns, keys, hits);
 }
 
 ReadGrant Store::Lease(SessionId session, uint32_t ns, const KeyBatch& keys) {
@@ -114,6 +117,34 @@ Outcome Store::Touch(SessionId session, uint32_t ns, const KeyBatch& keys) {
 Outcome Store::Renew(SessionId session, uint32_t ns, const KeyBatch& keys) {
   std::lock_guard lock(impl_->mutex);
   return impl_->Touch(session, ns, keys, Impl::Why::kRenewed);
+}
+
+void Store::SetLowerTier(LowerTier* lower) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->lower = lower;
+}
+
+uint32_t Store::Prefetch(uint32_t ns, const KeyBatch& keys) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Prefetch(ns, keys);
+}
+
+void Store::EndPromotes(std::span<const SlotRef> refs, PromoteEnd end) {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->EndPromotes(refs, end);
+  }
+  impl_->index.WakePromoteWaiters();
+}
+
+std::vector<DemoteChunk> Store::PinForDemote(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->PinForDemote(ns, epoch, slots);
+}
+
+void Store::EndDemote(std::span<const DemoteChunk> chunks) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->EndDemote(chunks);
 }
 
 void Store::ExpireLeases(uint64_t now_ms) {

@@ -106,7 +106,7 @@ class Store {
   void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held = nullptr);
 
   // ---- the hot calls; served from the ring, and the same over gRPC ----
-  uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const;  // hint; no side effect
+  uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const;  // in both tiers; hint, no side effect
   ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
   Outcome Release(SessionId session, LeaseId lease);
   WriteGrant Reserve(SessionId session, uint32_t ns, const KeyBatch& keys);
@@ -120,7 +120,7 @@ class Store {
   Outcome Renew(SessionId session, uint32_t ns, const KeyBatch& keys);
 
   // ---- the tier below; see lower_tier.h ----
-  // Before the first session. Null: there is none.
+  // Before the first session. Null: there is none (any more): it is not called again once this has returned.
   void SetLowerTier(LowerTier* lower);
   // As Lease without the lease: what lies below is promoted, what lies here is touched. How many are promoted.
   uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);

@@ -1,5 +1,6 @@
 // The store's inside, split over the files of this folder by what is asked of it:
 //   leases.cc      lease, release, touch, expiry         writes.cc     reserve, commit, abort
+//   promotes.cc    leases that reach below, prefetches   demotes.cc    pins of the tier below
 //   space.cc       free slots: evict, rebalance, reclaim  sessions.cc   sessions, groups, quarantine
 //   namespaces.cc  namespaces and their epochs            observe.cc    statistics      audit.cc   invariants
 //
@@ -17,6 +18,7 @@
 #include "arena/arena.h"
 #include "index/index_reader.h"
 #include "index/index_writer.h"
+#include "index/tier_hits.h"
 #include "policy/registry.h"
 #include "slots/slot_table.h"
 #include "store/stats.h"
@@ -49,6 +51,13 @@ struct Quarantine {
   std::vector<uint32_t> slots;
 };
 
+// A promote that was lost while somebody leased its slot, or the lower tier may still write into it: the slot
+// is quarantined until neither is so.
+struct LostPromote {
+  uint32_t generation;  // of the promote; the slot's own has been raised
+  bool busy;            // until PromoteEnd::kGone
+};
+
 struct NamespaceEntry {
   std::string id;
   uint64_t chunk_bytes;
@@ -64,11 +73,17 @@ struct ClassEntry {
   uint32_t demand = 0;    // slots that one reserve wanted of late; see MakeRoom
 };
 
-// One batch's keys on their way through Reserve; kept between calls for its memory.
+// One batch's keys on their way through Reserve, or a lease that reaches below; kept between calls for its
+// memory.
 struct KeyScratch {
   std::vector<HashedKey> keys;
-  std::vector<uint32_t> slots;  // per key: present, then granted; kNoSlot = neither
+  std::vector<uint32_t> slots;       // per key: present, then granted; kNoSlot = neither
+  std::vector<Location> from;        // per key: where it lies below; 0 = nowhere
+  std::vector<uint32_t> fresh;       // keys that get a slot to be promoted into, ascending
+  std::vector<PromoteChunk> chunks;  // these, for the lower tier
 };
+// After an unusually long batch the memory is given back.
+inline constexpr size_t kScratchKeysMax = 4096;
 
 // What one call may evict at most to move slabs between classes.
 inline constexpr uint32_t kDrainBudget = 4096;
@@ -78,6 +93,7 @@ struct Store::Impl {
 
   // ---- leases.cc ----
   Outcome Check(SessionId session, uint32_t ns, const KeyBatch& keys) const;
+  Outcome CheckKeys(uint32_t ns, const KeyBatch& keys) const;
   // The lease, if it is of this kind and the session's group may end it.
   Outcome FindLease(SessionId session, LeaseId lease, LeaseRecord::Kind kind, LeaseRecord** found);
   LeaseId AddLease(LeaseRecord::Kind kind, SessionId session, uint32_t ns, std::vector<uint32_t> slots);
@@ -87,6 +103,7 @@ struct Store::Impl {
   Outcome Touch(SessionId session, uint32_t ns, const KeyBatch& keys, Why why);
   void ExpireLeases(uint64_t now_ms);
   void Unpin(const LeaseRecord& lease);
+  void Unpin(uint32_t slot, bool stale);  // stale: its epoch is over
   void TouchSlot(uint32_t slot);
 
   // ---- writes.cc ----
@@ -95,7 +112,28 @@ struct Store::Impl {
   Outcome Abort(SessionId session, LeaseId lease);
   void ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Grant>* grants, uint32_t* missing);
   Grant ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks, SlotRef* ref);
+  // Puts a key that is not in the index there, with a slot of its own in `state` (reserved or promoting).
+  // False, and *ref as it was, when there is no room.
+  bool PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks, SlotState state,
+                SlotRef* ref);
   void AbortSlots(const LeaseRecord& lease);
+
+  // ---- promotes.cc; its top says what the steps are ----
+  uint32_t PinInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first, SlotRef* refs);
+  uint32_t TakeForPromotes(uint32_t ns, uint32_t first, uint32_t end, SlotRef* refs);
+  void CutWalk(uint32_t from, uint32_t end, const SlotRef* refs);
+  // Goes on behind the leading keys, whose slots stand pinned in `refs`; adds the others it could pin. Returns
+  // how many promotes it began.
+  uint32_t LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency urgency, std::vector<SlotRef>* refs);
+  uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);
+  uint32_t LongestPrefixInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const;
+  void EndPromotes(std::span<const SlotRef> refs, PromoteEnd end);
+  void LosePromote(const SlotRef& ref, bool busy);
+  void FreeLost(uint32_t slot);  // unless something still holds it
+
+  // ---- demotes.cc ----
+  std::vector<DemoteChunk> PinForDemote(uint32_t ns, uint32_t epoch, std::span<const uint32_t> wanted);
+  void EndDemote(std::span<const DemoteChunk> chunks);
 
   // ---- space.cc ----
   uint32_t TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* looks);
@@ -157,6 +195,9 @@ struct Store::Impl {
   std::unordered_map<SessionId, SessionRecord> sessions;
   std::unordered_map<LeaseId, LeaseRecord> leases;
   std::vector<Quarantine> quarantines;
+  std::atomic<LowerTier*> lower{nullptr};  // changed under the mutex
+  std::unordered_map<uint32_t, LostPromote> lost_promotes;  // by slot
+  std::unordered_map<uint32_t, uint32_t> demote_pins;       // by slot
   std::vector<uint32_t> records_committed;    // per slab: slots whose record has memory
   std::vector<uint32_t> key_tails_committed;  // per slab: the same for key tails
   KeyScratch scratch;

@@ -39,25 +39,33 @@ void Store::Impl::ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Gr
 // Step 2 for one key; `missing` keys are left, this one included.
 Grant Store::Impl::ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks,
                               SlotRef* ref) {
-  const NamespaceEntry& space = namespaces[ns];
-  const uint64_t owner = OwnerWord(ns, space.epoch);
   SlotSnapshot snapshot;
-  if (FindKey(index.view(), key, owner, &snapshot) != kNoSlot)
+  if (FindKey(index.view(), key, OwnerWord(ns, namespaces[ns].epoch), &snapshot) != kNoSlot)
     return Grant::kPending;  // earlier in this batch
+  return PlaceKey(ns, key, missing, looks, SlotState::kReserved, ref) ? Grant::kGranted : Grant::kNoSpace;
+}
+
+bool Store::Impl::PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks,
+                           SlotState state, SlotRef* ref) {
+  const NamespaceEntry& space = namespaces[ns];
   const uint32_t slot = TakeSlot(space.size_class, missing, looks);
-  if (slot == kNoSlot) return Grant::kNoSpace;
+  if (slot == kNoSlot) return false;
   const bool ready = key.bytes <= kKeyBytesInline || CommitKeyTails(slot);
   if (!ready) {
     slots.Free(slot);
-    return Grant::kNoSpace;
+    return false;
   }
-  *ref = {slot, 0, slots.offset_of(slot)};
-  ref->generation = index.Reserve(slot, ref->offset, owner, key);
-  if (index.Insert(key, slot) || (MakeIndexRoom(key) && index.Insert(key, slot))) return Grant::kGranted;
+  if (state == SlotState::kPromoting) slots.Promote(slot);
+  const uint64_t offset = slots.offset_of(slot);
+  const uint32_t generation = index.Reserve(slot, offset, OwnerWord(ns, space.epoch), key, state);
+  if (index.Insert(key, slot) || (MakeIndexRoom(key) && index.Insert(key, slot))) {
+    *ref = {slot, generation, offset};
+    return true;
+  }
   ++counters.index_refusals;
   index.Free(slot);
   slots.Free(slot);
-  return Grant::kNoSpace;
+  return false;
 }
 
 WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& keys) {
@@ -110,7 +118,7 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
   }
   if (!granted.empty()) grant.lease = AddLease(LeaseRecord::Kind::kWrite, session, ns, std::move(granted));
   if (Shortage(namespaces[ns].size_class) > 0) room_wanted.store(true, std::memory_order_relaxed);
-  if (scratch.keys.size() > 4096) scratch = {};  // an unusually long batch does not keep its memory
+  if (scratch.keys.size() > kScratchKeysMax) scratch = {};
   return grant;
 }
 
@@ -122,6 +130,7 @@ Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const ui
 
   NamespaceEntry& space = namespaces[record->ns];
   const bool cleared = space.epoch != record->epoch;
+  size_t readable = 0;  // record->slots begins with these, in key order
   for (const uint32_t slot : record->slots) __builtin_prefetch(&index.view().slot(slot));
   for (uint32_t i = 0; i < record->slots.size(); ++i) {
     const uint32_t slot = record->slots[i];
@@ -139,6 +148,10 @@ Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const ui
     ++counters.stores;
     counters.stored_bytes += space.chunk_bytes;
     chunk_bytes += space.chunk_bytes;
+    record->slots[readable++] = slot;
+  }
+  if (readable > 0 && lower != nullptr) {
+    lower.load()->Committed(record->ns, record->epoch, std::span(record->slots).first(readable));
   }
   leases.erase(lease);
   return cleared ? Outcome::kCleared : Outcome::kOk;
