@@ -32,9 +32,11 @@ enum FileOp : uint32_t {
   kOpRename = 1u << 11,
   kOpRemove = 1u << 12,
   kOpSpace = 1u << 13,
+  kOpCheckRoot = 1u << 14,
+  kOpRemoveTemporaries = 1u << 15,
   kOpsWrite = kOpOpenAppend | kOpAppend | kOpSync | kOpClose | kOpPublish | kOpMakeDirectory | kOpRename |
-              kOpRemove,
-  kOpsRead = kOpOpenRead | kOpRead | kOpSize | kOpReadAll | kOpList | kOpSpace,
+              kOpRemove | kOpRemoveTemporaries,
+  kOpsRead = kOpOpenRead | kOpRead | kOpSize | kOpReadAll | kOpList | kOpSpace | kOpCheckRoot,
   kOpsAll = kOpsWrite | kOpsRead,
 };
 
@@ -83,6 +85,15 @@ class HookedFiles : public FileSystem {
 
   const FileSystemTraits& traits() const override { return below_->traits(); }
 
+  IoError CheckRoot(std::string* why) override {
+    const IoError error = Call(*hooks_, {kOpCheckRoot, "", {}}, [&] { return below_->CheckRoot(why); });
+    if (!error.ok() && why->empty()) *why = error.text();  // the hook's
+    return error;
+  }
+  IoError RemoveTemporaries(const std::string& path, uint64_t* removed) override {
+    return Call(*hooks_, {kOpRemoveTemporaries, path, {}},
+                [&] { return below_->RemoveTemporaries(path, removed); });
+  }
   IoError OpenRead(const std::string& path, std::unique_ptr<ReadFile>* file) override {
     return Call(*hooks_, {kOpOpenRead, path, {}}, [&] {
       std::unique_ptr<ReadFile> opened;

@@ -118,6 +118,11 @@ class MemoryFiles : public FileSystem {
 
   // ---- the contract ----
 
+  IoError CheckRoot(std::string* why) override {
+    why->clear();
+    return {};
+  }
+
   IoError OpenRead(const std::string& path, std::unique_ptr<ReadFile>* file) override {
     const std::lock_guard lock(mutex_);
     if (!PathIsSafe(path)) return {EINVAL};
@@ -219,6 +224,14 @@ class MemoryFiles : public FileSystem {
     if (std::any_of(files_.directories.begin(), files_.directories.end(), inside)) return {ENOTEMPTY};
     files_.directories.erase(path);
     durable_.directories.erase(path);
+    return {};
+  }
+
+  IoError RemoveTemporaries(const std::string& path, uint64_t* removed) override {
+    const std::lock_guard lock(mutex_);
+    *removed = std::erase_if(files_.files, [&](const auto& file) {
+      return ParentOf(file.first) == path && IsTemporaryName(NameOf(file.first));
+    });
     return {};
   }
 

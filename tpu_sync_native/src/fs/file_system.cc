@@ -34,4 +34,19 @@ bool PathIsSafe(std::string_view path) {
   return !at_start;
 }
 
+bool IsTemporaryName(std::string_view name) {
+  constexpr std::string_view kPrefix = ".tmp-";
+  if (!name.starts_with(kPrefix)) return false;
+  name.remove_prefix(kPrefix.size());
+  size_t digits = 0;
+  while (digits < name.size() && name[digits] >= '0' && name[digits] <= '9') ++digits;
+  if (digits == 0 || digits > 10 || digits == name.size() || name[digits] != '-') return false;
+  name.remove_prefix(digits + 1);
+  if (name.size() != 16) return false;
+  for (const char c : name) {
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return false;
+  }
+  return true;
+}
+
 }  // namespace tpu_sync_native

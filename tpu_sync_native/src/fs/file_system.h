@@ -74,6 +74,10 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual const FileSystemTraits& traits() const = 0;
 
+  // Whether the root can be used, and what the medium can do (traits() tell afterwards). `why` says in words,
+  // with the root's path, what is wrong. no_space() means: it can be read, nothing can be written now.
+  virtual IoError CheckRoot(std::string* why) = 0;
+
   virtual IoError OpenRead(const std::string& path, std::unique_ptr<ReadFile>* file) = 0;
   // Fails with EEXIST when there is one. `bytes_expected` is a hint for striping and preallocation.
   virtual IoError OpenAppend(const std::string& path, uint64_t bytes_expected,
@@ -85,9 +89,13 @@ class FileSystem {
   // of replacing.
   virtual IoError Publish(const std::string& path, std::string_view data, bool exclusive) = 0;
   virtual IoError MakeDirectory(const std::string& path, bool exclusive) = 0;  // parents too, unless exclusive
+  // "" is the root. Symbolic links and other oddities are listed as files; they cannot be opened. EFBIG: more
+  // entries than kListMax.
   virtual IoError List(const std::string& path, std::vector<DirEntry>* entries) = 0;
-  virtual IoError Rename(const std::string& from, const std::string& to) = 0;  // EEXIST when `to` is there
-  virtual IoError Remove(const std::string& path) = 0;                         // a file or an empty directory
+  // A file or a directory, atomic and durable. EEXIST when `to` is there.
+  virtual IoError Rename(const std::string& from, const std::string& to) = 0;
+  // A file or an empty directory. Not durable: it may be back after a crash of this host.
+  virtual IoError Remove(const std::string& path) = 0;
   virtual IoError Space(SpaceInfo* space) = 0;
   // Removes what a Publish that never ended left directly in this directory. Only for directories in which
   // nobody publishes any more (of dead hosts). A medium without such left-overs needs no override.
@@ -101,5 +109,11 @@ class FileSystem {
 // Whether every name of the path is one that this project makes: letters, digits, '-', '_', '.', not starting
 // with '.', no empty name, no "..", no leading '/'.
 bool PathIsSafe(std::string_view path);
+
+// Whether a name is that of a temporary which Publish (of any host) makes beside the file it publishes, and which
+// is left over when the host dies. PathIsSafe refuses it: only RemoveTemporaries touches one.
+bool IsTemporaryName(std::string_view name);
+
+inline constexpr size_t kListMax = 1 << 20;
 
 }  // namespace tpu_sync_native
