@@ -17,6 +17,11 @@
 // blocks and are meaningless: the caller recomputes them. The guard also knows how large a slot's chunk is,
 // so that no layout reaches into the slot beside it.
 //
+// A load may begin while chunks of it are still on their way from storage. Its pieces are copied in order, up
+// to the first chunk that is not ready; there the job waits, others pass it, and it goes on as soon as that
+// chunk is ready. So the first chunks are on the device while the last ones are still being read. A chunk that
+// is not ready ready_deadline_ms after Submit is lost.
+//
 // Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
 #pragma once
 
@@ -25,6 +30,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "tpu_sync_native/readiness.h"
 
 namespace tpu_sync_native {
 
@@ -40,6 +47,20 @@ class SlotGuard {
   // Bytes of the chunk in the slot, which is at `offset` in the arena; 0 when the slot is not, or is not of
   // this generation any more. Asked by Submit, per chunk.
   virtual uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const = 0;
+
+  // ---- loads that wait; the defaults are for slots that are never pending ----
+  // Asked for the chunks of a load, by Submit and until it is not kPending.
+  virtual Readiness ReadinessOf(uint32_t /*slot*/, uint32_t /*generation*/) const {
+    return Readiness::kReady;
+  }
+  // Changes whenever a slot may have stopped to be pending.
+  virtual uint32_t Events() const { return 0; }
+  // Sleeps while Events() is `seen`, at most until the time of the steady clock. May return earlier.
+  virtual void AwaitEvent(uint32_t /*seen*/, uint64_t /*deadline_ns*/) const {}
+  // Lets AwaitEvent return, if it can: somebody has to be told something else.
+  virtual void Interrupt() const {}
+  // Whoever makes slots ready is gone: what is pending stays pending.
+  virtual bool Abandoned() const { return false; }
 };
 
 // One tensor's blocks: block b lies at address + b * stride_bytes and is page_bytes long.
@@ -82,6 +103,7 @@ struct CopyCompletion {
 struct CopyCounters {
   uint64_t store_jobs, store_bytes, load_jobs, load_bytes;
   uint64_t failed_jobs;
+  uint64_t load_waits;  // times a load had to wait for its next chunk
   uint64_t extents;  // after coalescing
   uint64_t cpu_ns;   // of the engine's threads
 };
@@ -104,6 +126,8 @@ struct CopyEngineOptions {
   // Null: every slot counts as unchanged and as large as it must be (tests and benchmarks on plain memory).
   std::shared_ptr<const SlotGuard> guard = nullptr;
   std::shared_ptr<CopyBackend> backend = nullptr;  // null: the host backend
+  // A chunk of a load that is still pending so long after Submit is lost.
+  uint64_t ready_deadline_ms = 10'000;
 };
 
 class CopyEngine {
@@ -136,7 +160,8 @@ class CopyEngine {
   const CopyCapabilities& capabilities() const;
   // False in a forked child.
   bool usable_here() const;
-  // Finishes what was submitted and joins the threads. Idempotent.
+  // Finishes what was submitted and joins the threads; a load does not wait for pending chunks any more.
+  // Idempotent.
   void Close();
 
  private:

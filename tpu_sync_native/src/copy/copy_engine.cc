@@ -1,7 +1,6 @@
 #include "tpu_sync_native/copy_engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,10 +16,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/futex.h"
 #include "copy/backend.h"
+#include "copy/blocked_signals.h"
 #include "copy/job.h"
 #include "copy/layout.h"
 #include "copy/page_toucher.h"
+#include "copy/ready_waiter.h"
 
 namespace tpu_sync_native {
 namespace {
@@ -51,22 +53,6 @@ uint64_t ClockNs(clockid_t clock) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000ULL + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// Signals belong to the engine's own threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
-
 }  // namespace
 
 struct CopyEngine::Impl {
@@ -78,6 +64,7 @@ struct CopyEngine::Impl {
 
   CopyEngineOptions options;
   std::unique_ptr<PageToucher> pages;
+  std::unique_ptr<ReadyWaiter> waiter;  // its lock is taken after `mutex`
   pid_t pid = getpid();
 
   std::mutex mutex;
@@ -90,6 +77,7 @@ struct CopyEngine::Impl {
   std::vector<CopyCompletion> done;
   LayoutList layouts;
   CopyCounters totals{};
+  uint64_t enqueued = 0;
   bool stopping = false;
 
   std::atomic<size_t> done_count{0};  // of done, for Poll's cheap answer
@@ -101,7 +89,8 @@ struct CopyEngine::Impl {
   void Stop();  // drains the queues
   void Run();
   void RequireUsable() const;
-  Piece NextPieceLocked();
+  bool NextPieceLocked(Piece* piece);
+  void Resume(ReadyWaiter::Jobs jobs);
   void FinishLocked(const std::shared_ptr<CopyJob>& job);
   void EnqueueLocked(const std::shared_ptr<CopyJob>& job, bool urgent);
   uint64_t ThreadsCpuNsLocked();
@@ -122,6 +111,7 @@ void CopyEngine::Impl::Start(int count) {
 }
 
 void CopyEngine::Impl::Stop() {
+  waiter->Stop();  // first: what waits comes back to the queues, which the threads then drain
   {
     const std::lock_guard lock(mutex);
     stopping = true;
@@ -136,14 +126,39 @@ void CopyEngine::Impl::RequireUsable() const {
   if (getpid() != pid) throw std::runtime_error("a forked process cannot use its parent's copy engine");
 }
 
-// Takes the next range of the job in front; a job whose last piece is taken leaves its queue.
-CopyEngine::Impl::Piece CopyEngine::Impl::NextPieceLocked() {
-  auto& queue = loads.empty() ? stores : loads;
-  Piece piece{queue.front(), queue.front()->next_byte, 0};
-  piece.end = std::min(piece.begin + piece.job->piece_bytes, piece.job->bytes());
-  piece.job->next_byte = piece.end;
-  if (piece.end == piece.job->bytes()) queue.pop_front();
-  return piece;
+// Takes the next range of the job in front; a job whose last piece is taken leaves its queue, and so does one
+// that has to wait for its next chunk. False when there is none.
+bool CopyEngine::Impl::NextPieceLocked(Piece* piece) {
+  while (!loads.empty() || !stores.empty()) {
+    auto& queue = loads.empty() ? stores : loads;
+    const std::shared_ptr<CopyJob> job = queue.front();
+    uint64_t ready = job->AdvanceReady(options.guard.get());
+    if (ready == job->next_byte) {
+      queue.pop_front();
+      if (waiter->Park(job)) {
+        ++totals.load_waits;
+        continue;
+      }
+      job->LosePending();
+      ready = job->bytes();
+      queue.push_front(job);
+    }
+    *piece = {job, job->next_byte, std::min(job->next_byte + job->piece_bytes, ready)};
+    job->next_byte = piece->end;
+    if (piece->end == job->bytes()) queue.pop_front();
+    return true;
+  }
+  return false;
+}
+
+void CopyEngine::Impl::Resume(ReadyWaiter::Jobs jobs) {
+  const std::lock_guard lock(mutex);
+  for (std::shared_ptr<CopyJob>& job : jobs) {
+    const auto later = std::find_if(loads.begin(), loads.end(),
+                                    [&](const auto& other) { return other->order > job->order; });
+    loads.insert(later, std::move(job));
+  }
+  work.notify_one();
 }
 
 void CopyEngine::Impl::Run() {
@@ -156,7 +171,8 @@ void CopyEngine::Impl::Run() {
       ended_cpu_ns += ClockNs(CLOCK_THREAD_CPUTIME_ID);
       return;
     }
-    Piece piece = NextPieceLocked();
+    Piece piece;
+    if (!NextPieceLocked(&piece)) continue;
     // Threads wake each other: the submitter pays for one wake only.
     if (!loads.empty() || !stores.empty()) work.notify_one();
     lock.unlock();
@@ -191,6 +207,7 @@ void CopyEngine::Impl::EnqueueLocked(const std::shared_ptr<CopyJob>& job, bool u
   }
   job->piece_bytes = PieceBytes(job->bytes(), static_cast<int>(threads.size()),
                                 options.backend->capabilities().piece_bytes_max);
+  job->order = ++enqueued;
   (urgent ? loads : stores).push_back(job);
   work.notify_one();
 }
@@ -219,6 +236,8 @@ CopyEngine::CopyEngine(const CopyEngineOptions& options) {
                                 " cannot use this arena");
   }
   impl->pages = std::make_unique<PageToucher>(options.arena, options.arena_bytes);
+  impl->waiter = std::make_unique<ReadyWaiter>(
+      options.guard, [raw = impl.get()](ReadyWaiter::Jobs jobs) { raw->Resume(std::move(jobs)); });
   impl->Start(options.threads == 0 ? DefaultThreads() : options.threads);
   impl_ = impl.release();
 }
@@ -255,6 +274,10 @@ void CopyEngine::Submit(const CopyRequest& request) {
   }
   auto job =
       std::make_shared<CopyJob>(request, layouts, impl_->options.arena_bytes, impl_->options.guard.get());
+  if (job->waits()) {
+    job->ready_deadline_ns = SteadyNs() + impl_->options.ready_deadline_ms * kNsPerMs;
+    impl_->waiter->Start();
+  }
   const std::lock_guard lock(impl_->mutex);
   if (impl_->stopping) throw std::runtime_error("the copy engine is closed");
   if (!impl_->live.emplace(request.job, job).second) {

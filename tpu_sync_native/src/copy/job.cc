@@ -47,9 +47,15 @@ CopyJob::CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t
     : id_(request.job), direction_(request.direction) {
   CheckShapes(request);
   chunks_.reserve(request.slots.size());
+  bool pending = false;
   for (size_t i = 0; i < request.slots.size(); ++i) {
-    Chunk chunk{request.slots[i], request.generations[i], request.offsets[i], UINT64_MAX};
-    if (guard != nullptr) chunk.bytes = guard->ChunkBytes(chunk.slot, chunk.generation, chunk.offset);
+    Chunk chunk{request.slots[i], request.generations[i], request.offsets[i], UINT64_MAX, false};
+    if (guard != nullptr) {
+      chunk.bytes = guard->ChunkBytes(chunk.slot, chunk.generation, chunk.offset);
+      chunk.pending = direction_ == CopyDirection::kLoad && chunk.bytes != 0 &&
+                      guard->ReadinessOf(chunk.slot, chunk.generation) == Readiness::kPending;
+    }
+    pending |= chunk.pending;
     chunks_.push_back(chunk);
   }
   invalid_ = std::make_unique<std::atomic<bool>[]>(chunks_.size());
@@ -75,6 +81,7 @@ CopyJob::CopyJob(const CopyRequest& request, const LayoutList& layouts, uint64_t
     Refuse("group_sizes counts " + std::to_string(first) + " blocks, block_ids has " +
            std::to_string(request.block_ids.size()));
   }
+  if (!pending) ready_run_ = runs_.size();
   bytes_left = bytes_;
 }
 
@@ -85,6 +92,7 @@ CopyJob::CopyJob(std::span<const uint64_t> rows) {
     rows_.push_back({rows[i], reinterpret_cast<uint8_t*>(rows[i + 1]), rows[i + 2]});
     bytes_ += rows[i + 2];
   }
+  ready_run_ = runs_.size();
   bytes_left = bytes_;
 }
 
@@ -136,6 +144,25 @@ void CopyJob::ForEachRun(uint64_t begin, uint64_t end, Visit&& visit) const {
     const uint64_t run_begin = runs_[i].begin;
     const uint64_t run_end = i + 1 < runs_.size() ? runs_[i + 1].begin : bytes_;
     visit(i, std::max(begin, run_begin) - run_begin, std::min(end, run_end) - run_begin);
+  }
+}
+
+uint64_t CopyJob::AdvanceReady(const SlotGuard* guard) {
+  for (; ready_run_ < runs_.size(); ++ready_run_) {
+    Chunk& chunk = chunks_[runs_[ready_run_].chunk];
+    if (!chunk.pending) continue;
+    if (guard->ReadinessOf(chunk.slot, chunk.generation) == Readiness::kPending) {
+      return runs_[ready_run_].begin;
+    }
+    chunk.pending = false;
+  }
+  return bytes_;
+}
+
+void CopyJob::LosePending() {
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    if (chunks_[i].pending) MarkInvalid(i);
+    chunks_[i].pending = false;
   }
 }
 

@@ -44,7 +44,15 @@ class CopyJob {
   // After the last piece.
   CopyCompletion Finish() const;
 
-  // Scheduling, guarded by the engine's mutex.
+  // ---- scheduling; by whoever has the job in his queue: the engine, or the waiter ----
+  // Whether chunks were pending when the job was made.
+  bool waits() const { return ready_run_ < runs_.size(); }
+  // Bytes from the start whose chunks are known to be ready (or lost); asks about those that were not.
+  uint64_t AdvanceReady(const SlotGuard* guard);
+  // What is pending never becomes ready.
+  void LosePending();
+  uint64_t ready_deadline_ns = UINT64_MAX;  // of the steady clock
+  uint64_t order = 0;                       // of submission
   uint64_t next_byte = 0;
   uint64_t piece_bytes = 0;
   uint64_t bytes_left = 0;
@@ -57,6 +65,7 @@ class CopyJob {
     uint32_t generation;
     uint64_t offset;
     uint64_t bytes;  // that a layout may use; 0: lost before it began
+    bool pending;    // not known to be ready; see AdvanceReady
   };
 
   void AddGroup(const CopyRequest& request, uint32_t layout, size_t first, size_t count,
@@ -77,6 +86,7 @@ class CopyJob {
   std::unique_ptr<std::atomic<bool>[]> invalid_;  // per chunk
   std::vector<CopyExtent> rows_;                  // of Copy; then runs_ are the rows
   uint64_t bytes_ = 0;
+  size_t ready_run_ = 0;  // runs before this one are known to be ready
 };
 
 }  // namespace tpu_sync_native

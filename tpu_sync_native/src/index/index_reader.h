@@ -9,15 +9,9 @@
 
 #include "base/keys.h"
 #include "index/meta_view.h"
+#include "tpu_sync_native/readiness.h"
 
 namespace tpu_sync_native {
-
-// What may be copied out of a slot under one generation.
-enum class Readiness : uint8_t {
-  kReady,    // committed; or reserved, for those who are writing it
-  kPending,  // promoting: it becomes ready or lost
-  kLost,     // of another generation: it never becomes ready
-};
 
 // Thread-safe and lock-free; borrows the mapping, which must outlive it.
 class IndexReader {
