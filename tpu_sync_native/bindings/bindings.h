@@ -3,11 +3,14 @@
 
 #include <pybind11/pybind11.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 namespace tpu_sync_native {
 
 class ArenaMap;  // client/arena_map.h
+enum class Lost : uint8_t;  // client/session.h
 
 void BindGrants(pybind11::module_& module);   // SlotRefs, ReadGrant, WriteGrant
 void BindStore(pybind11::module_& module);    // Store, POLICIES
@@ -17,5 +20,7 @@ void BindCopyEngine(pybind11::module_& module);
 
 // The maps of a Python Session, for whoever copies into them. Throws py::cast_error for anything else.
 std::shared_ptr<const ArenaMap> ArenaOf(pybind11::handle session);
+// Not Lost::kNo once it is known that the session is lost.
+std::shared_ptr<const std::atomic<Lost>> LostFlagOf(pybind11::handle session);
 
 }  // namespace tpu_sync_native

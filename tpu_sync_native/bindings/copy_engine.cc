@@ -6,6 +6,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
+#include <climits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -13,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/futex.h"
 #include "bindings.h"
 #include "client/arena_map.h"
+#include "client/session.h"
 #include "copy/reference.h"
 #include "gil.h"
 
@@ -66,19 +70,33 @@ std::vector<uint64_t> Rows(const py::object& extents) {
 // A slot is ours while the shared index says so.
 class IndexGuard final : public SlotGuard {
  public:
-  explicit IndexGuard(std::shared_ptr<const ArenaMap> map) : map_(std::move(map)) {}
+  IndexGuard(std::shared_ptr<const ArenaMap> map, std::shared_ptr<const std::atomic<Lost>> lost)
+      : map_(std::move(map)), lost_(std::move(lost)) {}
   bool Unchanged(uint32_t slot, uint32_t generation, CopyDirection direction) const override {
     if (!map_->SameBoot()) return false;
     const IndexReader& index = map_->index();
-    return direction == CopyDirection::kStore ? index.Writable(slot, generation)
-                                              : index.Unchanged(slot, generation);
+    return direction == CopyDirection::kStore
+               ? index.Writable(slot, generation)
+               : index.ReadinessOf(slot, generation) == Readiness::kReady;
   }
   uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const override {
     return map_->index().ChunkBytes(slot, generation, offset);
   }
+  Readiness ReadinessOf(uint32_t slot, uint32_t generation) const override {
+    return map_->index().ReadinessOf(slot, generation);
+  }
+  uint32_t Events() const override { return map_->index().promotes_ended(); }
+  void AwaitEvent(uint32_t seen, uint64_t deadline_ns) const override {
+    map_->index().AwaitPromotes(seen, deadline_ns);
+  }
+  void Interrupt() const override { FutexWake(map_->header().promotes_ended, INT_MAX); }
+  bool Abandoned() const override {
+    return lost_->load(std::memory_order_acquire) != Lost::kNo || !map_->SameBoot();
+  }
 
  private:
   const std::shared_ptr<const ArenaMap> map_;
+  const std::shared_ptr<const std::atomic<Lost>> lost_;
 };
 
 std::shared_ptr<const ArenaMap> MapsOf(const py::object& session) {
@@ -91,15 +109,17 @@ std::shared_ptr<const ArenaMap> MapsOf(const py::object& session) {
 
 class PyCopyEngine {
  public:
-  PyCopyEngine(const py::object& session, int threads, const std::optional<py::memoryview>& arena) {
+  PyCopyEngine(const py::object& session, int threads, const std::optional<py::memoryview>& arena,
+               uint64_t ready_deadline_ms) {
     CopyEngineOptions options;
     options.threads = threads;
+    options.ready_deadline_ms = ready_deadline_ms;
     if (!session.is_none()) {
       if (arena) throw std::invalid_argument("session and arena exclude each other");
       map_ = MapsOf(session);
       options.arena = reinterpret_cast<uint8_t*>(map_->data());
       options.arena_bytes = map_->data_bytes();
-      options.guard = std::make_shared<IndexGuard>(map_);
+      options.guard = std::make_shared<IndexGuard>(map_, LostFlagOf(session));
     } else if (arena) {
       arena_ = std::make_unique<py::buffer_info>(py::buffer(*arena).request(/*writable=*/true));
       options.arena = static_cast<uint8_t*>(arena_->ptr);
@@ -184,6 +204,7 @@ class PyCopyEngine {
     counters["load_jobs"] = totals.load_jobs;
     counters["load_bytes"] = totals.load_bytes;
     counters["failed_jobs"] = totals.failed_jobs;
+    counters["load_waits"] = totals.load_waits;
     counters["extents"] = totals.extents;
     counters["cpu_ns"] = totals.cpu_ns;
     return counters;
@@ -226,8 +247,9 @@ py::tuple Reference(const py::object& extents, const std::string& method, int th
 
 void BindCopyEngine(py::module_& module) {
   py::class_<PyCopyEngine>(module, "CopyEngine")
-      .def(py::init<py::object, int, std::optional<py::memoryview>>(), py::arg("session"), py::kw_only(),
-           py::arg("threads") = 0, py::arg("arena") = py::none())
+      .def(py::init<py::object, int, std::optional<py::memoryview>, uint64_t>(), py::arg("session"),
+           py::kw_only(), py::arg("threads") = 0, py::arg("arena") = py::none(),
+           py::arg("ready_deadline_ms") = 10'000)
       .def("add_layout", &PyCopyEngine::AddLayout, py::arg("regions"), py::arg("num_blocks"),
            py::arg("blocks_per_chunk"), py::arg("chunk_offset") = 0)
       .def("submit", &PyCopyEngine::Submit, py::arg("job"), py::arg("direction"), py::arg("layouts"),

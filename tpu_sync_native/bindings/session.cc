@@ -167,6 +167,10 @@ std::shared_ptr<const ArenaMap> ArenaOf(py::handle session) {
   return session.cast<PySession&>().session().arena();
 }
 
+std::shared_ptr<const std::atomic<Lost>> LostFlagOf(py::handle session) {
+  return session.cast<PySession&>().session().lost_flag();
+}
+
 void BindSession(py::module_& module) {
   daemon_lost = PyErr_NewException("tpu_sync_native.DaemonLost", PyExc_RuntimeError, nullptr);
   if (daemon_lost == nullptr) throw py::error_already_set();

@@ -156,10 +156,17 @@ class Session:
 class CopyEngine:
     """Copies between device blocks and arena slots on its own threads (host backend: plain memory)."""
 
-    def __init__(self, session: Session | None, *, threads: int = 0, arena: memoryview | None = None) -> None:
+    def __init__(
+        self,
+        session: Session | None,
+        *,
+        threads: int = 0,
+        arena: memoryview | None = None,
+        ready_deadline_ms: int = 10_000,
+    ) -> None:
         """The arena is the session's (or `arena`, for tests and benchmarks).
 
-        threads 0: half the cores, 1 to 4."""
+        threads 0: half the cores, 1 to 4. A load waits so long at most for chunks on their way from storage."""
     def add_layout(
         self,
         regions: Sequence[tuple[int, int, int]],  # (address of block 0, bytes between blocks, page bytes)
@@ -185,6 +192,9 @@ class CopyEngine:
     ) -> None:
         """One job. It fails when a slot's generation is not that of refs before or after its copy.
 
+        A load may name slots whose chunks are still on their way: it is copied as they arrive, in order, and
+        a chunk that does not arrive in ready_deadline_ms is lost.
+
         ValueError for what is out of bounds and for a job still in flight: nothing was queued. RuntimeError
         when closed or in a forked child."""
     def poll(self) -> list[tuple[int, bool, int, float, int]]:
@@ -193,7 +203,8 @@ class CopyEngine:
         """Block (GIL released) until these jobs are finished; they are still reported by poll."""
     def pending(self) -> int: ...
     def counters(self) -> dict[str, int]:
-        """store_jobs, store_bytes, load_jobs, load_bytes, failed_jobs, extents (after coalescing), cpu_ns."""
+        """store_jobs, store_bytes, load_jobs, load_bytes, failed_jobs, extents (after coalescing), cpu_ns;
+        load_waits: times a load waited for its next chunk on its way from storage."""
     def capabilities(self) -> dict[str, Any]:
         """Of the backend: name, kernel, alignment_bytes, piece_bytes_max (0: no limit), plain_memory."""
     def copy(self, extents: npt.NDArray[np.uint64]) -> None:

@@ -32,18 +32,18 @@ Session::Session(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, int cat
 
 void Session::SetLost(Lost reason) const {
   Lost none = Lost::kNo;
-  lost_.compare_exchange_strong(none, reason);  // the first reason is the one to tell
+  lost_->compare_exchange_strong(none, reason);  // the first reason is the one to tell
 }
 
 Lost Session::lost() const {
-  const Lost known = lost_.load(std::memory_order_acquire);
+  const Lost known = lost_->load(std::memory_order_acquire);
   if (known != Lost::kNo) return known;
   if (getpid() != pid_) {
     SetLost(Lost::kForked);
   } else if (!arena_->SameBoot()) {
     SetLost(Lost::kOtherBoot);
   }
-  return lost_.load(std::memory_order_acquire);
+  return lost_->load(std::memory_order_acquire);
 }
 
 Lost Session::Judge(RingStatus status) const {

@@ -62,6 +62,8 @@ class Session {
                  bool* unchanged) const;
 
   const std::shared_ptr<const ArenaMap>& arena() const { return arena_; }
+  // Not kNo once somebody has noticed that the session is lost; for those who may outlive it.
+  std::shared_ptr<const std::atomic<Lost>> lost_flag() const { return lost_; }
   std::vector<Counter> Counters() const;
 
  private:
@@ -74,7 +76,7 @@ class Session {
   const CatalogMap catalog_;
   RingClient ring_;
   const int32_t pid_;
-  mutable std::atomic<Lost> lost_{Lost::kNo};
+  const std::shared_ptr<std::atomic<Lost>> lost_ = std::make_shared<std::atomic<Lost>>(Lost::kNo);
   mutable std::atomic<uint64_t> lookups_{0}, lookup_keys_{0}, lookup_hits_{0},
       lookup_storage_hits_{0}, timeouts_{0};
   std::atomic<uint64_t> calls_{0}, posts_{0}, call_ns_{0};
