@@ -9,7 +9,9 @@
 
 namespace tpu_sync_native {
 
+class Arena;     // arena/arena.h
 class ArenaMap;  // client/arena_map.h
+class Store;     // store/store.h
 enum class Lost : uint8_t;  // client/session.h
 
 void BindGrants(pybind11::module_& module);   // SlotRefs, ReadGrant, WriteGrant
@@ -20,6 +22,13 @@ void BindCopyEngine(pybind11::module_& module);
 
 // The maps of a Python Session, for whoever copies into them. Throws py::cast_error for anything else.
 std::shared_ptr<const ArenaMap> ArenaOf(pybind11::handle session);
+// The native store of a Python Store, whose Python object must outlive the use of it (py::keep_alive), and its
+// arena. Throws py::cast_error for anything else.
+struct StoreParts {
+  Store* store;
+  std::shared_ptr<Arena> arena;
+};
+StoreParts StoreOf(pybind11::handle store);
 // Not Lost::kNo once it is known that the session is lost.
 std::shared_ptr<const std::atomic<Lost>> LostFlagOf(pybind11::handle session);
 

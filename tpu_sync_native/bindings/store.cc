@@ -122,6 +122,13 @@ class PyStore {
     CheckOutcome(WithoutGil([&] { return store_->Touch(session, ns, packed.batch()); }), 0, ns, session);
   }
 
+  uint32_t Prefetch(uint32_t ns, const py::object& keys) {
+    const PackedKeys packed(keys);
+    return WithoutGil([&] { return store_->Prefetch(ns, packed.batch()); });
+  }
+
+  StoreParts parts() const { return {store_.get(), arena_}; }
+
   void SetDraining(bool draining) {
     WithoutGil([&] { store_->SetDraining(draining); });
   }
@@ -213,6 +220,8 @@ class PyStore {
 
 }  // namespace
 
+StoreParts StoreOf(py::handle store) { return store.cast<const PyStore&>().parts(); }
+
 void BindStore(py::module_& module) {
   py::class_<PyStore>(module, "Store")
       .def(py::init<int, int, int, uint64_t, uint64_t, uint32_t, const std::string&, uint64_t, uint64_t>(),
@@ -236,6 +245,7 @@ void BindStore(py::module_& module) {
       .def("commit", &PyStore::Commit, py::arg("session"), py::arg("lease"), py::arg("keep") = py::none())
       .def("abort", &PyStore::Abort, py::arg("session"), py::arg("lease"))
       .def("touch", &PyStore::Touch, py::arg("session"), py::arg("ns"), py::arg("keys"))
+      .def("prefetch", &PyStore::Prefetch, py::arg("ns"), py::arg("keys"))
       .def("set_draining", &PyStore::SetDraining, py::arg("draining"))
       .def("expire_leases", &PyStore::ExpireLeases, py::arg("now_ms"))
       .def("evict", &PyStore::Evict, py::arg("ns"), py::arg("bytes"))
