@@ -1,6 +1,7 @@
 #include "storage/context.h"
 
 #include <cstring>
+#include <utility>
 
 #include "segment/names.h"
 
@@ -18,6 +19,23 @@ std::shared_ptr<StorageNamespace> StorageContext::NamespaceById(const uint8_t id
     if (std::memcmp(ns->id, id, sizeof(ns->id)) == 0) return ns;
   }
   return nullptr;
+}
+
+void StorageContext::CloseAdmission(std::string why) {
+  const std::lock_guard lock(mutex);
+  reason = std::move(why);
+  admitting.store(false);
+}
+
+void StorageContext::OpenAdmission() {
+  const std::lock_guard lock(mutex);
+  reason.clear();
+  admitting.store(true);
+}
+
+std::string StorageContext::admission_reason() const {
+  const std::lock_guard lock(mutex);
+  return reason;
 }
 
 std::string StorageContext::host_directory(const StorageNamespace& ns) const {

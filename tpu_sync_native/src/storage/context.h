@@ -33,6 +33,10 @@ struct StorageNamespace {
   enum class State : uint8_t { kOpening, kReady, kRefused };
   std::atomic<State> state{State::kOpening};
   std::atomic<bool> clearing{false};  // a clear is not confirmed on the root yet: nothing is served
+  // Clears of this host, raised under the store's mutex; and the epoch that the last one of them made. A chunk is
+  // written under the epoch in which it was committed, or never: one that was computed before a clear is not to
+  // be found after it.
+  std::atomic<uint64_t> clears{0}, cleared_epoch{0};
 
   // Who this host is in this namespace: options.host_id, until it was adopted here because others took it for
   // dead; then another. A writer that sees host_changes move leaves its open segment as it is (it is the
@@ -72,8 +76,13 @@ struct StorageContext {
   std::shared_ptr<Catalog> catalog;  // shared: a task that hangs may outlive the tier
   std::shared_ptr<SegmentTable> segments;
   StorageCounters counters;
-  // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped.
+  // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped. Whoever meets
+  // a write that failed closes it; Reclaimer::Round opens it again when it finds no reason any more.
   std::atomic<bool> admitting{true};
+  void CloseAdmission(std::string reason);
+  void OpenAdmission();
+  std::string admission_reason() const;  // "" while it is open
+  std::string reason;                    // guarded by mutex
   // What may still be appended by this host before the next Reclaimer::Round, which fills it up. The demoter
   // takes from it what it appends; at 0 or below demotes are dropped (dropped_full).
   std::atomic<int64_t> room_bytes{INT64_MAX};
@@ -81,7 +90,7 @@ struct StorageContext {
   // The namespace by the store's index or by id; null when it is not open here.
   std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;
   std::shared_ptr<StorageNamespace> NamespaceById(const uint8_t id[16]) const;
-  mutable std::mutex mutex;  // guards `namespaces`
+  mutable std::mutex mutex;  // guards `namespaces` and `reason`
   std::unordered_map<uint32_t, std::shared_ptr<StorageNamespace>> namespaces;
 
   std::string host_directory(const StorageNamespace& ns) const;  // "v1/<ns>/hosts/<host>", of its host id now

@@ -166,7 +166,8 @@ IoError SegmentTable::OpenFile(const Segment& segment, std::shared_ptr<ReadFile>
       directory = segment.directory;
     }
     std::unique_ptr<ReadFile> opened;
-    const IoError error = impl_->files->OpenRead(directory + "/" + SegmentName(segment.identity.number), &opened);
+    const std::string path = directory + "/" + SegmentName(segment.identity.number);
+    const IoError error = impl_->files->OpenRead(path, &opened);
     if (error.not_found()) continue;
     if (!error.ok()) return error;
     *file = std::move(opened);

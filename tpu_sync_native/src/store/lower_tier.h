@@ -32,7 +32,7 @@ class LowerTier {
  public:
   virtual ~LowerTier() = default;
 
-  // All three are called with the store's mutex held: they answer from memory, never block, never throw, and
+  // All are called with the store's mutex held: they answer from memory, never block, never throw, and
   // never call the store.
 
   // For key i from `first` on: where[i - first], 0 when this tier does not hold it. Stops after the first 0;
@@ -43,6 +43,9 @@ class LowerTier {
   virtual bool Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) = 0;
   // These were committed, in prefix order, under `epoch`: to be demoted if there is time.
   virtual void Committed(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) = 0;
+  // The namespace was cleared: what lies below of it is not to be found from now on, and what was committed before
+  // is never to be found. What is committed after this call is of the new epoch.
+  virtual void Cleared(uint32_t ns) { (void)ns; }
 };
 
 // A committed chunk, pinned for the lower tier.

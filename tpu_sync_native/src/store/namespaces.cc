@@ -43,6 +43,7 @@ uint64_t Store::Impl::ClearNamespace(uint32_t ns) {
   stale_slots += chunks;
   counters.cleared += chunks;
   chunk_bytes -= chunks * space.chunk_bytes;
+  if (lower != nullptr) lower.load()->Cleared(ns);
   return chunks;
 }
 
