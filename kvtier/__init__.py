@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvtier.client.namespace import Namespace
     from kvtier.client.values import Grant, Hit, SlotGrants, SlotLease
     from kvtier.errors import (
+        ChunkNotReady,
         ConfigError,
         DaemonUnavailable,
         Draining,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kvtier.io.native import CopyEngine
 
 _HOME = {
+    "ChunkNotReady": "kvtier.errors",
     "Client": "kvtier.client.client",
     "ConfigError": "kvtier.errors",
     "CopyEngine": "kvtier.io.native",
@@ -58,6 +60,7 @@ _HOME = {
 }
 
 __all__ = [
+    "ChunkNotReady",
     "Client",
     "ConfigError",
     "CopyEngine",

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+)
 
 from kvtier.address import default_address, parse_address, parse_host_port
 from kvtier.errors import ConfigError
@@ -23,6 +31,10 @@ ENV_PREFIX: Final = "KVTIER_"
 DRAM_BYTES_MIN: Final = 4 << 20
 SLAB_BYTES_MIN: Final = 2 << 20
 SLAB_BYTES_MAX: Final = 1 << 30
+SEGMENT_BYTES_MIN: Final = 1 << 20
+SEGMENT_BYTES_MAX: Final = 16 << 30
+QUOTA_SEGMENTS_MIN: Final = 4
+DEAD_AFTER_POLLS_MIN: Final = 5
 
 
 def default_shm_dir() -> Path:
@@ -58,6 +70,34 @@ def _slab(size_bytes: int) -> int:
     if size_bytes % 4096:
         raise ValueError("is not a multiple of 4KiB")
     return size_bytes
+
+
+def _storage(root: str) -> str:
+    if root and not Path(root).is_absolute():
+        raise ValueError('is not an absolute path ("": no storage)')
+    return root
+
+
+def _segment(size_bytes: int) -> int:
+    if not SEGMENT_BYTES_MIN <= size_bytes <= SEGMENT_BYTES_MAX:
+        raise ValueError("is outside 1MiB to 16GiB")
+    return size_bytes
+
+
+def _quota(size_bytes: int, info: ValidationInfo) -> int:
+    """Space is freed by whole segments, so a quota must hold some."""
+    least = QUOTA_SEGMENTS_MIN * info.data.get("storage_segment", 0)
+    if size_bytes and size_bytes < least:
+        raise ValueError(f"is below {QUOTA_SEGMENTS_MIN} times storage_segment, which is {least} bytes")
+    return size_bytes
+
+
+def _dead_after(seconds: float, info: ValidationInfo) -> float:
+    """A host that lives must be seen to move several times within it."""
+    least = DEAD_AFTER_POLLS_MIN * info.data.get("storage_poll", 0.0)
+    if seconds < least:
+        raise ValueError(f"is below {DEAD_AFTER_POLLS_MIN} times storage_poll, which is {least:g}s")
+    return seconds
 
 
 def _at_least(minimum: float, words: str) -> Callable[[Any], Any]:
@@ -110,6 +150,45 @@ class Config(BaseModel):
     slots_max: Annotated[int, Field(ge=0, le=1 << 31)] = Field(
         default=0,
         description="Most chunks the index can hold; 0 means dram/16KiB. Raise it for chunks below 16KiB.",
+    )
+    storage: Annotated[str, AfterValidator(_storage)] = Field(
+        default="",
+        description="Directory below DRAM, on Lustre or any file system that all hosts share; empty: no "
+        "storage. Every host of a fleet names the same one.",
+    )
+    storage_segment: Annotated[Size, AfterValidator(_segment)] = Field(
+        default=256 << 20,
+        description="Size at which a segment file is closed, the unit in which space is freed. Raise it "
+        "where the file system prefers fewer, larger files.",
+    )
+    storage_quota: Annotated[Size, AfterValidator(_quota)] = Field(
+        default=0,
+        description="Most bytes that all hosts together keep under storage; 0: as much as the file system "
+        "has free. The coldest segments go first.",
+    )
+    storage_namespace_quota: Annotated[Size, AfterValidator(_quota)] = Field(
+        default=0,
+        description="The same for each namespace, so that one model does not push out the others; 0: no "
+        "limit.",
+    )
+    storage_codec: Literal["raw", "lz4"] = Field(
+        default="raw",
+        description="How new chunks are written: raw, or lz4 after a byte shuffle. lz4 pays where storage is "
+        "slower than a core compresses and the cache compresses at all; every host reads both.",
+    )
+    storage_poll: Annotated[Duration, AfterValidator(_at_least(0.05, "50ms"))] = Field(
+        default=2.0,
+        description="How often other hosts' directories are looked at, thus how late their chunks are seen "
+        "here.",
+    )
+    storage_dead_after: Annotated[Duration, AfterValidator(_dead_after)] = Field(
+        default=60.0,
+        validate_default=True,
+        description="A host that gives no sign of life for so long is dead, and its segments are taken over.",
+    )
+    storage_threads: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=4,
+        description="Reads from storage under way at once. Raise it for file systems with high latency.",
     )
     lease_timeout: Annotated[Duration, AfterValidator(_at_least(1.0, "1s"))] = Field(
         default=600.0,

@@ -41,6 +41,10 @@ class LeaseExpired(UnknownLease):
     """The lease was not given back within the daemon's lease timeout and was taken back."""
 
 
+class ChunkNotReady(KVTierError):
+    """The bytes of a leased chunk are not in DRAM: still on their way from storage, or lost on it."""
+
+
 class DaemonUnavailable(KVTierError):
     """No daemon answers at the address, or it did not answer within the deadline."""
 

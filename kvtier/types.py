@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Of the shared memory and the ring. A daemon refuses a client of another one."""
 
 KEY_BYTES_MIN: Final = 16

@@ -27,6 +27,14 @@ _METAVARS = {
     "policy": "lru|s3fifo",
     "slab": "SIZE",
     "slots_max": "N",
+    "storage": "DIR",
+    "storage_segment": "SIZE",
+    "storage_quota": "SIZE",
+    "storage_namespace_quota": "SIZE",
+    "storage_codec": "raw|lz4",
+    "storage_poll": "DURATION",
+    "storage_dead_after": "DURATION",
+    "storage_threads": "N",
     "lease_timeout": "DURATION",
     "drain_timeout": "DURATION",
     "log_level": "debug|info|warning|error",
@@ -37,6 +45,8 @@ _METAVARS = {
 def _default(name: str) -> str:
     if name == "dram":
         return "4GiB"
+    if name == "storage_segment":
+        return "256MiB"
     return str(config.Config.model_fields[name].get_default(call_default_factory=True, validated_data={}))
 
 

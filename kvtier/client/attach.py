@@ -2,7 +2,8 @@
 
   1  gRPC `Attach`: versions are compared, a one-time token is given out
   2  connect to the session socket that the reply names, send the token
-  3  receive four descriptors by SCM_RIGHTS: payload (read-write), metadata (read-only), ring, doorbell
+  3  receive five descriptors by SCM_RIGHTS: payload (read-write), metadata (read-only), ring, doorbell,
+     catalog (read-only)
   4  map them, check their headers; the descriptors are closed, the mappings stay
   5  open the namespaces this process already uses
 
@@ -109,13 +110,14 @@ def attach(
 
 def _map(fds: list[int], deadline_ms: int) -> native.Session:
     """The session on these descriptors, which are closed whatever happens."""
-    data_fd, meta_fd, ring_fd, doorbell_fd = fds
+    data_fd, meta_fd, ring_fd, doorbell_fd, catalog_fd = fds
     try:
         return native.Session(
             data_fd=data_fd,
             meta_fd=meta_fd,
             ring_fd=ring_fd,
             doorbell_fd=doorbell_fd,
+            catalog_fd=catalog_fd,
             deadline_ms=deadline_ms,
         )
     except ValueError as error:

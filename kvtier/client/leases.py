@@ -11,14 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
 
 from kvtier.client.values import Grant, SlotGrants, SlotLease
-from kvtier.errors import LeaseExpired
+from kvtier.errors import ChunkNotReady, LeaseExpired
 
 if TYPE_CHECKING:
     from kvtier.client.namespace import Namespace
 
 
 class ChunkViews(Sequence[memoryview]):
-    """One memoryview of `chunk_bytes` per leased chunk, made when first asked for."""
+    """One memoryview of `chunk_bytes` per leased chunk, made when first asked for.
+
+    To read: ChunkNotReady while the chunk's bytes are not there.
+    """
 
     def __init__(self, ns: "Namespace", lease: SlotLease, *, writable: bool) -> None:
         self._ns = ns
@@ -42,6 +45,11 @@ class ChunkViews(Sequence[memoryview]):
         at = range(len(self))[index]
         view = self._made.get(at)
         if view is None:
+            if not self._writable and not self._ns.slot_ready(self._lease, at):
+                raise ChunkNotReady(
+                    f"chunk {at} of lease {self._lease.lease}: its bytes are not in DRAM; `wait` for them, and "
+                    "if that does not help they are lost (`failed`)"
+                )
             view = self._made[at] = self._ns.slot_view(self._lease, at, writable=self._writable)
         return view
 
@@ -98,7 +106,11 @@ class WriteLease:
 
 
 class ReadLease:
-    """A right to read the leading chunks that were there; pinned until `release`. Not thread-safe."""
+    """A right to read the leading chunks that were there; pinned until `release`. Not thread-safe.
+
+    Chunks that lay on storage become readable one by one, in order. One that is lost on the way (corrupt,
+    gone, too late) stays lost: it is in `failed`, and its view raises ChunkNotReady.
+    """
 
     def __init__(self, ns: "Namespace", keys: Sequence[bytes], lease: SlotLease) -> None:
         self._ns = ns
@@ -111,12 +123,11 @@ class ReadLease:
         return len(self.keys)
 
     def wait(self, timeout_s: float) -> bool:
-        """Until every chunk's bytes are in the arena, at most `timeout_s`; True when they are.
+        """Until every chunk is in DRAM or lost, at most `timeout_s`; True when all are there.
 
-        Chunks in DRAM, the only tier yet, are there already; so this asks only whether they still are.
+        No bytes are wrong after a False: `failed` says which are lost, those before are there.
         """
-        del timeout_s
-        return self.valid()
+        return not self._over and self._ns.wait_slots(self._lease, timeout_s) == len(self)
 
     def valid(self) -> bool:
         """No leased chunk was lost: call it after the bytes were read, and believe them only then."""

@@ -45,8 +45,7 @@ class Namespace:
 
     def lookup(self, keys: Keys) -> Hit:
         """How many leading keys are readable: no IPC, no side effect, a hint. An absent daemon is a miss."""
-        count = self.lookup_count(keys)
-        return Hit(chunks=count, host_chunks=count, storage_chunks=0)
+        return self.lookup_tiers(keys)
 
     def reserve(self, keys: Keys) -> WriteLease:
         """A right to write those chunks that are not there yet. Leaving it without commit aborts.
@@ -58,18 +57,22 @@ class Namespace:
     def lease(self, keys: Keys) -> ReadLease:
         """A right to read the leading keys that are there now: they are pinned until the release.
 
-        Nothing is there for it while the daemon drains. Raises DaemonUnavailable, InvalidArgument.
+        Chunks on storage are on their way to DRAM when this returns: see `ReadLease.wait`. Nothing is there
+        for it while the daemon drains. Raises DaemonUnavailable, InvalidArgument.
         """
         return ReadLease(self, [bytes(key) for key in keys], self.lease_slots(keys))
 
     def prefetch(self, keys: Keys) -> int:
-        """Ask that these chunks be quick to load soon. Chunks in DRAM are marked as used, so that they stay.
+        """Ask that these chunks be quick to load soon: those on storage are brought to DRAM, those there are
+        marked as used, so that they stay.
 
-        Posted: nobody waits. Returns how many chunks are on their way from a slower tier; there is none
-        below DRAM yet, so 0.
+        Posted: nobody waits. Returns how many of the leading keys are not in DRAM yet.
         """
-        self.touch(keys)
-        return 0
+        attachment, index = self._keeper.bound(self.id)
+        with self._keeper.translate(attachment):
+            chunks, host_chunks = attachment.session.lookup_tiers(index, keys)
+            attachment.session.prefetch(index, keys)
+        return chunks - host_chunks
 
     def touch(self, keys: Keys) -> None:
         """Mark chunks as used (posted), for instance when the engine hit them in its own memory."""
@@ -93,7 +96,7 @@ class Namespace:
     # ---- for adapters ----
 
     def lookup_count(self, keys: Keys) -> int:
-        """Leading keys that are readable. Never raises for an absent daemon: 0."""
+        """Leading keys that are readable, from any tier. Never raises for an absent daemon: 0."""
         attachment = self._keeper.attachment
         index = None if attachment is None else attachment.indexes.get(self.id)
         if attachment is None or index is None:
@@ -107,8 +110,27 @@ class Namespace:
         except (ValueError, TypeError) as error:
             raise InvalidArgument(str(error)) from None
 
+    def lookup_tiers(self, keys: Keys) -> Hit:
+        """The same, by tier."""
+        attachment = self._keeper.attachment
+        index = None if attachment is None else attachment.indexes.get(self.id)
+        if attachment is None or index is None:
+            self._keeper.nudge()
+            return Hit()
+        try:
+            chunks, host_chunks = attachment.session.lookup_tiers(index, keys)
+        except native.DaemonLost as error:
+            self._keeper.report_lost(attachment, str(error))
+            return Hit()
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(str(error)) from None
+        return Hit(chunks, host_chunks, chunks - host_chunks)
+
     def lease_slots(self, keys: Keys) -> SlotLease:
-        """Pin the leading keys that are there: one round trip. `len()` of it says how many, 0 is a miss."""
+        """Pin the leading keys that are there: one round trip. `len()` of it says how many, 0 is a miss.
+
+        Slots of chunks on storage are being filled: a copy engine waits for each, others see `wait_slots`.
+        """
         attachment, index = self._keeper.bound(self.id)
         with self._keeper.translate(attachment):
             grant = attachment.session.lease(index, keys)
@@ -186,8 +208,29 @@ class Namespace:
         with self._keeper.translate(attachment):
             return attachment.session.view(offset, self.chunk_bytes, writable)
 
+    def wait_slots(self, lease: SlotLease, timeout_s: float) -> int:
+        """Until every chunk of a read lease is in DRAM or lost, at most `timeout_s`; leading ones that are
+        there. 0 when the session has ended, which also ends the wait.
+        """
+        attachment = self._keeper.attachment_of(lease)
+        if attachment is None:
+            return 0
+        with self._keeper.translate(attachment):
+            return attachment.session.wait_ready(lease.slots, lease.generations, timeout_s)
+
+    def slot_ready(self, lease: SlotLease, index: int) -> bool:
+        """Chunk `index` of a read lease is in DRAM. LeaseExpired when the session has ended."""
+        attachment = self._keeper.attachment_of(lease)
+        if attachment is None:
+            raise LeaseExpired(f"lease {lease.lease}: taken in a session that has ended since")
+        one = slice(index, index + 1)
+        with self._keeper.translate(attachment):
+            return attachment.session.wait_ready(lease.slots[one], lease.generations[one], 0.0) == 1
+
     def unchanged(self, lease: SlotLease) -> npt.NDArray[np.bool_]:
-        """Per slot: it still holds what it held when it was leased. All False when the session has ended."""
+        """Per slot: it still holds what it held when it was leased, or will: a chunk on its way from storage
+        is not lost yet. All False when the session has ended.
+        """
         attachment = self._keeper.attachment_of(lease)
         if attachment is None:
             return np.zeros(len(lease), np.bool_)

@@ -31,8 +31,8 @@ class Hit:
     """Leading keys that are readable: a hint, as the next eviction may take them."""
 
     chunks: int = 0
-    host_chunks: int = 0
-    storage_chunks: int = 0
+    host_chunks: int = 0  # of these, in DRAM now
+    storage_chunks: int = 0  # the others: on storage, or on their way up from there
 
     def __bool__(self) -> bool:
         return self.chunks > 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvtier.daemon.names import shown
+from kvtier.daemon.storage import StorageTier
 from kvtier.errors import (
     FingerprintMismatch,
     InvalidArgument,
@@ -30,8 +31,15 @@ class _Entry:
 class Namespaces:
     """Used by one thread, the daemon's event loop."""
 
-    def __init__(self, store: Store, boot_id: int, id_of: Callable[[str], bytes] = namespace_id) -> None:
+    def __init__(
+        self,
+        store: Store,
+        boot_id: int,
+        id_of: Callable[[str], bytes] = namespace_id,
+        storage: StorageTier | None = None,
+    ) -> None:
         self._store = store
+        self._storage = storage
         self._boot_id = boot_id
         self._id_of = id_of
         self._entries: dict[bytes, _Entry] = {}
@@ -48,6 +56,8 @@ class Namespaces:
                 raise LimitReached(f"{NAMESPACES_MAX} namespaces are open; no more are allowed")
             index = self._store.open_namespace(id, chunk_bytes)
             entry = self._entries[id] = _Entry(index, chunk_bytes, fingerprint_json, shown(label))
+            if self._storage is not None:
+                self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json)
         elif entry.fingerprint_json != fingerprint_json:
             raise FingerprintMismatch(
                 f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"
@@ -73,7 +83,11 @@ class Namespaces:
 
     def clear(self, id: bytes) -> int:
         """Make every chunk of the namespace unreadable; how many there were."""
-        return self._store.clear_namespace(self.index(id))
+        index = self.index(id)
+        chunks = self._store.clear_namespace(index)
+        if self._storage is not None:
+            self._storage.clear_namespace(index)
+        return chunks
 
     def list(self) -> tuple[NamespaceInfo, ...]:
         """All of them, in the order they were opened."""

@@ -1,7 +1,8 @@
 """One daemon's life: start, serve, drain, stop. The one place that wires concrete things together.
 
-Start   address claimed -> arena files -> store -> sessions -> gRPC -> HTTP -> ready
-Stop    no new leases -> wait for those out, bounded -> gRPC and sessions end -> store -> files removed
+Start   address claimed -> arena files -> store -> storage -> sessions -> gRPC -> HTTP -> ready
+Stop    no new leases -> wait for those out, bounded -> gRPC and sessions end -> storage -> store -> files
+        removed
 
 A signal (SIGTERM, SIGINT, SIGHUP) begins the stop; a second one skips the waiting.
 """
@@ -30,7 +31,8 @@ from kvtier.daemon.limits import check_free, check_machine
 from kvtier.daemon.listen import Claim
 from kvtier.daemon.namespaces import Namespaces
 from kvtier.daemon.notify import notify
-from kvtier.daemon.sessions import Sessions
+from kvtier.daemon.sessions import Sessions, SharedFds
+from kvtier.daemon.storage import StorageTier
 from kvtier.errors import ConfigError, InvalidArgument
 from kvtier.io.native import Store
 from kvtier.io.shm import ArenaFiles, memfd
@@ -124,15 +126,21 @@ class Daemon:
         stack.callback(os.close, doorbell_fd)
 
         self._store = self._make_store(files, doorbell_fd)
-        self._store.start()
         stack.callback(self._store.stop)
-        self._namespaces = Namespaces(self._store, self._boot_id)
+        self._storage = StorageTier(config, self._store, self._boot_id)
+        stack.push_async_callback(self._stop_storage)
+        await asyncio.to_thread(self._storage.check)
+        self._store.start()
+        self._storage.start()
+        self._namespaces = Namespaces(self._store, self._boot_id, storage=self._storage)
         self._sessions = Sessions(
             self._store,
             self._clock,
             boot_id=self._boot_id,
             socket_path=claim.session_path,
-            shared_fds=(files.data_fd, files.meta_read_only_fd, doorbell_fd),
+            shared_fds=SharedFds(
+                files.data_fd, files.meta_read_only_fd, doorbell_fd, self._storage.catalog_fd
+            ),
         )
         stack.push_async_callback(self._sessions.stop)
         self._sessions.start()
@@ -149,7 +157,14 @@ class Daemon:
             pid=os.getpid(),
             boot_id=f"{self._boot_id:016x}",
             http_port=self.http_port,
+            **({"storage": config.storage} if self._storage.on else {}),
         )
+
+    async def _stop_storage(self) -> None:
+        """Before the store, which its threads use; a second signal skips the waiting."""
+        in_order = self._stop.is_set() and not self._hurry.is_set()
+        wait_s = self._config.drain_timeout if in_order else 0.0
+        await asyncio.to_thread(self._storage.stop, wait_s)
 
     def _make_store(self, files: ArenaFiles, doorbell_fd: int) -> Store:
         config = self._config
@@ -234,7 +249,8 @@ class Daemon:
         )
 
     def _counters(self) -> dict[str, int]:
-        return self._store.stats() | {POPULATION_FAILED: int(self._store.population_error() is not None)}
+        own = {POPULATION_FAILED: int(self._store.population_error() is not None)}
+        return self._store.stats() | self._storage.stats() | own
 
     def _readiness(self) -> tuple[bool, str]:
         """Whether it can serve, and a word for whoever looks. A part of the arena is better than none."""

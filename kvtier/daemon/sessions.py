@@ -2,7 +2,7 @@
 
 1. `grant` (gRPC Attach) keeps a token of 32 random bytes for ten seconds.
 2. The engine connects to the session socket and sends it. The peer must be our own user; a token works once.
-3. The session is opened in the store with a ring of its own, and the four descriptors are sent.
+3. The session is opened in the store with a ring of its own, and the five descriptors are sent.
 4. The session lasts until the connection ends, or the process does (a forked child may hold the connection
    open). Read leases come back at once. Without proof that the process is gone, and without its word that it
    has drained, the store quarantines what it had reserved (of which it may say that it holds only a part)
@@ -19,7 +19,7 @@ import socket
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kvtier import logs
 from kvtier.clock import Clock
@@ -50,18 +50,26 @@ class _Known:
     has_ring: bool
 
 
+class SharedFds(NamedTuple):
+    """What every engine receives, apart from its own ring; borrowed. `meta` and `catalog` are read-only."""
+
+    data: int
+    meta: int
+    doorbell: int
+    catalog: int
+
+
 class Sessions:
     """All sessions of one daemon, and the socket that engines attach through."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, boot_id: int, socket_path: Path, shared_fds: tuple[int, int, int]
+        self, store: Store, clock: Clock, *, boot_id: int, socket_path: Path, shared_fds: SharedFds
     ) -> None:
-        """`shared_fds`: payload, metadata (read-only), doorbell; borrowed."""
         self._store = store
         self._clock = clock
         self._boot_id = boot_id
         self._path = socket_path
-        self._data_fd, self._meta_fd, self._doorbell_fd = shared_fds
+        self._shared = shared_fds
         self._log = logs.get("sessions")
         self._pending: OrderedDict[bytes, tuple[_Known, float]] = OrderedDict()
         self._known: dict[int, _Known] = {}
@@ -251,7 +259,9 @@ class Sessions:
         said = fdpass.Farewell()
         try:
             self._open(known, ring_fd)
-            fdpass.send_descriptors(connection, [self._data_fd, self._meta_fd, ring_fd, self._doorbell_fd])
+            shared = self._shared
+            fds = [shared.data, shared.meta, ring_fd, shared.doorbell, shared.catalog]
+            fdpass.send_descriptors(connection, fds)
             os.close(ring_fd)
             ring_fd = -1
             self._log.info("session opened", session=known.session, client=known.client, pid=known.pid)

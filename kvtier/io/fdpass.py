@@ -1,10 +1,10 @@
 """Descriptors over a Unix socket, and who is at its other end.
 
 The session socket's whole protocol: the client sends its 32-byte token; the daemon answers one byte `OK`
-with the descriptors payload (read-write), metadata (read-only), ring, doorbell, in this order, or one byte
-`REFUSED` and the reason as text. The client may say one thing more before it closes: `DRAINED`, it writes no
-more into any slot; or, when it has lost the session, `leaving(...)`, which names the write leases that it may
-still be writing under. Nothing else is ever sent; the end of file ends the session.
+with the descriptors payload (read-write), metadata (read-only), ring, doorbell, catalog (read-only), in this
+order, or one byte `REFUSED` and the reason as text. The client may say one thing more before it closes:
+`DRAINED`, it writes no more into any slot; or, when it has lost the session, `leaving(...)`, which names the
+write leases that it may still be writing under. Nothing else is ever sent; the end of file ends the session.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _LEAVING: Final = b"\x03"
 _LEASE: Final = struct.Struct("<Q")
 _HELD_MAX: Final = 8192
 FAREWELL_BYTES_MAX: Final = 2 + _LEASE.size * _HELD_MAX
-DESCRIPTORS: Final = 4
+DESCRIPTORS: Final = 5
 REASON_BYTES_MAX: Final = 512
 
 
@@ -87,7 +87,7 @@ def send_refusal(connection: socket.socket, reason: str) -> None:
 
 
 def receive_descriptors(connection: socket.socket, token: bytes) -> list[int]:
-    """Client: present the token and wait, within the socket's timeout, for the four descriptors.
+    """Client: present the token and wait, within the socket's timeout, for the five descriptors.
 
     The caller owns them. Raises Refused with the daemon's reason, OSError on a broken connection.
     """

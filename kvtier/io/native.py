@@ -10,6 +10,7 @@ from tpu_sync_native import (
     Store,
     WriteGrant,
     build_info,
+    catalog_make_empty,
     copy_reference,
     ring_bytes,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Store",
     "WriteGrant",
     "build_info",
+    "catalog_make_empty",
     "copy_reference",
     "ring_bytes",
 ]

@@ -87,6 +87,11 @@ def memfd(name: str) -> int:
     return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
 
+def read_only(fd: int) -> int:
+    """Another descriptor of the same file, for reading only; the caller owns it."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
 def _remove(path: Path) -> int:
     try:
         size_bytes = path.stat(follow_symlinks=False).st_size

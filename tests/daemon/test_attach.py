@@ -34,7 +34,7 @@ def refusal(grant, sent):
     with connect(grant) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
-        answer, fds, _, _ = socket.recv_fds(connection, 600, 4)
+        answer, fds, _, _ = socket.recv_fds(connection, 600, fdpass.DESCRIPTORS)
         assert answer[:1] == fdpass.REFUSED
         assert fds == []
         return answer[1:].decode()
@@ -43,13 +43,15 @@ def refusal(grant, sent):
 def test_descriptors_are_what_they_should_be(daemon, control):
     grant = control.attach("test", "")
     with connect(grant) as connection:
-        fds = data_fd, meta_fd, ring_fd, doorbell_fd = fdpass.receive_descriptors(connection, grant.token)
+        fds = fdpass.receive_descriptors(connection, grant.token)
+        data_fd, meta_fd, ring_fd, doorbell_fd, catalog_fd = fds
         try:
             assert not any(os.get_inheritable(fd) for fd in fds)
             access = [fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE for fd in fds]
-            assert access == [os.O_RDWR, os.O_RDONLY, os.O_RDWR, os.O_RDWR]
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.pwrite(meta_fd, b"x", 0)
+            assert access == [os.O_RDWR, os.O_RDONLY, os.O_RDWR, os.O_RDWR, os.O_RDONLY]
+            for fd in (meta_fd, catalog_fd):
+                with pytest.raises(OSError, match="Bad file descriptor"):
+                    os.pwrite(fd, b"x", 0)
             for fd in (ring_fd, doorbell_fd):  # a peer that shrinks these would make the daemon fault
                 with pytest.raises(PermissionError):
                     os.ftruncate(fd, 0)

@@ -44,6 +44,15 @@ def test_the_tree_is_frozen():
         ({"slots_max": "-1"}, ["slots_max = '-1'", "greater"]),
         ({"http": "9400"}, ["http is '9400'", "host:port or off"]),
         ({"shm_dir": "here"}, ["shm_dir = 'here'", "absolute"]),
+        ({"storage": "here"}, ["storage = 'here'", "absolute"]),
+        ({"storage_segment": "4KiB"}, ["storage_segment = '4KiB'", "1MiB to 16GiB"]),
+        ({"storage_quota": "1GiB", "storage_segment": "512MiB"}, ["storage_quota = '1GiB'", "4 times"]),
+        ({"storage_namespace_quota": "1MiB"}, ["storage_namespace_quota = '1MiB'", "storage_segment"]),
+        ({"storage_codec": "zip"}, ["storage_codec = 'zip'", "'raw' or 'lz4'"]),
+        ({"storage_poll": "1ms"}, ["storage_poll = '1ms'", "below 50ms"]),
+        ({"storage_poll": "1m"}, ["storage_dead_after", "5 times storage_poll", "300s"]),
+        ({"storage_threads": "0"}, ["storage_threads = '0'", "greater"]),
+        ({"storage_threads": "65"}, ["storage_threads = '65'", "less"]),
         ({"lease_timeout": "10ms"}, ["lease_timeout = '10ms'", "below 1s"]),
         ({"drain_timeout": "soon"}, ["drain_timeout = 'soon'", "duration"]),
         ({"log_level": "loud"}, ["log_level = 'loud'", "'warning'"]),
@@ -69,12 +78,12 @@ def test_the_line_names_its_source(tmp_path):
 
 def test_unknown_fields_are_refused_with_a_hint(tmp_path):
     file = tmp_path / "kvtier.toml"
-    file.write_text('darm = "1GiB"\nstorage = "/mnt"\n')
+    file.write_text('darm = "1GiB"\nledger = "/mnt"\n')
     with pytest.raises(ConfigError) as raised:
         config.load(file=file, env={})
     first, second = str(raised.value).splitlines()
     assert first == f"darm (from {file}) is not a field; did you mean dram?"
-    assert second.startswith(f"storage (from {file}) is not a field; known are address, dram,")
+    assert second.startswith(f"ledger (from {file}) is not a field; known are address, dram,")
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from kvtier.clock import ManualClock
 from kvtier.daemon import sessions
-from kvtier.daemon.sessions import TOKEN_LIFE_S, Sessions
+from kvtier.daemon.sessions import TOKEN_LIFE_S, Sessions, SharedFds
 from kvtier.errors import Draining, LimitReached, UnknownSession
 from kvtier.io import fdpass
 
@@ -37,7 +37,7 @@ async def running(tmp_path):
     null = os.open("/dev/null", os.O_RDWR)
     store, clock = Written(), ManualClock()
     path = tmp_path / "s"
-    held = Sessions(store, clock, boot_id=9, socket_path=path, shared_fds=(null, null, null))
+    held = Sessions(store, clock, boot_id=9, socket_path=path, shared_fds=SharedFds(null, null, null, null))
     held.start()
     try:
         yield held, store, clock

@@ -1,0 +1,108 @@
+"""The tier below DRAM, as the daemon handles it: made from the configuration, checked before anything serves,
+told of namespaces, stopped within a bound. Without a storage directory there is the catalog alone, in which
+engines find nothing.
+"""
+
+import contextlib
+import os
+import secrets
+from typing import Final
+
+from kvtier import logs
+from kvtier.config import Config
+from kvtier.errors import ConfigError
+from kvtier.io import native
+from kvtier.io.shm import memfd, read_only
+
+CHECK_S: Final = 10.0
+"""How long a start waits for the root to answer."""
+HEARTBEAT_S_MAX: Final = 2.0
+
+
+class StorageTier:
+    """One daemon's. Not thread-safe, apart from what is read; `check` and `stop` wait, so run them aside."""
+
+    def __init__(self, config: Config, store: native.Store, boot_id: int) -> None:
+        """ConfigError when a field cannot be used."""
+        self._config = config
+        self._log = logs.get("storage")
+        with contextlib.ExitStack() as undo:
+            catalog_fd = memfd("kvtier-catalog")
+            undo.callback(os.close, catalog_fd)
+            self._tier = self._make(store, catalog_fd, boot_id)
+            self.catalog_fd = read_only(catalog_fd)
+            """What engines receive."""
+
+    def _make(self, store: native.Store, catalog_fd: int, boot_id: int) -> "native.Storage | None":
+        if not self._config.storage:
+            native.catalog_make_empty(catalog_fd, boot_id)
+            return None
+        try:
+            return native.Storage(
+                store,
+                root=self._config.storage,
+                catalog_fd=catalog_fd,
+                host_id=secrets.token_bytes(16),
+                boot_id=boot_id,
+                options=options(self._config),
+            )
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            raise ConfigError(f"storage = {self._config.storage!r} cannot be used: {error}") from None
+
+    @property
+    def on(self) -> bool:
+        """A storage directory is configured."""
+        return self._tier is not None
+
+    def check(self) -> None:
+        """Read the root's marker, or make it. ConfigError, with the reason, when the root cannot be used."""
+        if self._tier is None:
+            return
+        try:
+            self._tier.check_root(CHECK_S)
+        except (ValueError, OSError, RuntimeError) as error:
+            raise ConfigError(f"storage = {self._config.storage!r} cannot be used: {error}") from None
+
+    def start(self) -> None:
+        """Begin to demote, to promote and to look at other hosts' segments."""
+        if self._tier is not None:
+            self._tier.start()
+
+    def open_namespace(self, index: int, id: bytes, chunk_bytes: int, fingerprint_json: str) -> None:
+        """Its directory is made in the background; one that holds another fingerprint is refused there."""
+        if self._tier is not None:
+            meta = f'{{"chunk_bytes":{chunk_bytes},"fingerprint":{fingerprint_json}}}\n'
+            self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec)
+
+    def clear_namespace(self, index: int) -> None:
+        """After the store's: on no host readable as soon as the root answers."""
+        if self._tier is not None:
+            self._tier.clear_namespace(index)
+
+    def stats(self) -> dict[str, int]:
+        """Counters, names begin with storage_; none when off."""
+        return {} if self._tier is None else self._tier.stats()
+
+    def stop(self, wait_s: float) -> None:
+        """Write what is queued and leave, within `wait_s`; a medium that hangs is left behind."""
+        if self._tier is not None and not self._tier.stop(wait_s):
+            self._log.warning("storage did not stop in time; what was queued is not on it", wait_s=wait_s)
+        os.close(self.catalog_fd)
+
+
+def options(config: Config) -> dict[str, int | float]:
+    """The fields of StorageOptions that the configuration sets; the others keep their defaults."""
+
+    def ms(seconds: float) -> int:
+        return round(seconds * 1000)
+
+    return {
+        "quota_bytes": config.storage_quota,
+        "namespace_quota_bytes": config.storage_namespace_quota,
+        "segment_bytes": config.storage_segment,
+        "poll_ms": ms(config.storage_poll),
+        "heartbeat_ms": ms(min(config.storage_poll, HEARTBEAT_S_MAX)),
+        "dead_after_ms": ms(config.storage_dead_after),
+        "load_threads": config.storage_threads,
+        "store_threads": max(2, config.storage_threads // 2),
+    }
