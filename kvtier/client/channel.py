@@ -189,6 +189,14 @@ class ToolSession:
         """Leading keys that are readable."""
         return int(self._control._call(self._stub.Lookup, self._keys(namespace_id, keys)).chunks)
 
+    def lookup_tiers(self, namespace_id: bytes, keys: Iterable[bytes]) -> pb.LookupReply:
+        """The same, by tier."""
+        return self._control._call(self._stub.Lookup, self._keys(namespace_id, keys))
+
+    def prefetch(self, namespace_id: bytes, keys: Iterable[bytes]) -> int:
+        """Bring chunks from storage to DRAM; how many are on their way."""
+        return int(self._control._call(self._stub.Prefetch, self._keys(namespace_id, keys)).promoting)
+
     def lease(self, namespace_id: bytes, keys: Iterable[bytes]) -> pb.LeaseReply:
         """Pin the leading keys that are there."""
         return self._control._call(self._stub.Lease, self._keys(namespace_id, keys))

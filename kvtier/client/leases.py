@@ -47,8 +47,8 @@ class ChunkViews(Sequence[memoryview]):
         if view is None:
             if not self._writable and not self._ns.slot_ready(self._lease, at):
                 raise ChunkNotReady(
-                    f"chunk {at} of lease {self._lease.lease}: its bytes are not in DRAM; `wait` for them, and "
-                    "if that does not help they are lost (`failed`)"
+                    f"chunk {at} of lease {self._lease.lease}: its bytes are not in DRAM; `wait`, and "
+                    "if they do not come they are lost (`failed`)"
                 )
             view = self._made[at] = self._ns.slot_view(self._lease, at, writable=self._writable)
         return view

@@ -116,8 +116,9 @@ class Service:
 
     @unary
     async def Lookup(self, request: pb.KeysRequest, context: Context) -> pb.LookupReply:
-        chunks = self._store.lookup(self._namespaces.index(request.namespace_id), _keys(request))
-        return pb.LookupReply(chunks=chunks, host_chunks=chunks)
+        index = self._namespaces.index(request.namespace_id)
+        chunks, host_chunks = self._store.lookup_tiers(index, _keys(request))
+        return pb.LookupReply(chunks=chunks, host_chunks=host_chunks, storage_chunks=chunks - host_chunks)
 
     @unary
     async def Lease(self, request: pb.KeysRequest, context: Context) -> pb.LeaseReply:
@@ -136,8 +137,8 @@ class Service:
 
     @unary
     async def Prefetch(self, request: pb.KeysRequest, context: Context) -> pb.PrefetchReply:
-        self._batch(request)  # the host tier alone has nothing to promote from
-        return pb.PrefetchReply(promoting=0)
+        _, index, keys = self._batch(request)
+        return pb.PrefetchReply(promoting=self._store.prefetch(index, keys))
 
     @unary
     async def Release(self, request: pb.LeaseRequest, context: Context) -> pb.Empty:

@@ -92,6 +92,12 @@ class PyStore {
     return WithoutGil([&] { return store_->LongestPrefix(ns, packed.batch()); });
   }
 
+  py::tuple LookupTiers(uint32_t ns, const py::object& keys) const {
+    const PackedKeys packed(keys);
+    const TierHits hits = WithoutGil([&] { return store_->LookupTiers(ns, packed.batch()); });
+    return py::make_tuple(hits.chunks, hits.host_chunks);
+  }
+
   PyReadGrant Lease(SessionId session, uint32_t ns, const py::object& keys) {
     const PackedKeys packed(keys);
     const ReadGrant grant = WithoutGil([&] { return store_->Lease(session, ns, packed.batch()); });
@@ -239,6 +245,7 @@ void BindStore(py::module_& module) {
       .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"),
            py::arg("held") = py::none())
       .def("lookup", &PyStore::Lookup, py::arg("ns"), py::arg("keys"))
+      .def("lookup_tiers", &PyStore::LookupTiers, py::arg("ns"), py::arg("keys"))
       .def("lease", &PyStore::Lease, py::arg("session"), py::arg("ns"), py::arg("keys"))
       .def("release", &PyStore::Release, py::arg("session"), py::arg("lease"))
       .def("reserve", &PyStore::Reserve, py::arg("session"), py::arg("ns"), py::arg("keys"))

@@ -183,7 +183,7 @@ void RingServer::Answer(Served& served) {
       outcome = store_.Renew(served.session, request.ns, reader_.keys());
       break;
     case Op::kPrefetch:
-      outcome = store_.Touch(served.session, request.ns, reader_.keys());
+      store_.Prefetch(request.ns, reader_.keys());
       break;
     case Op::kDrained:
       store_.CloseSession(served.session, /*drained=*/true);

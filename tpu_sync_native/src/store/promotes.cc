@@ -140,7 +140,7 @@ uint32_t Store::Impl::LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency ur
 }
 
 uint32_t Store::Impl::Prefetch(uint32_t ns, const KeyBatch& keys) {
-  if (lower == nullptr || draining || CheckKeys(ns, keys) != Outcome::kOk) return 0;
+  if (draining || CheckKeys(ns, keys) != Outcome::kOk) return 0;
   ++tick;
   std::vector<SlotRef> refs;
   const uint32_t promoted = LeaseInTiers(ns, keys, Urgency::kPrefetch, &refs);
@@ -149,16 +149,15 @@ uint32_t Store::Impl::Prefetch(uint32_t ns, const KeyBatch& keys) {
 }
 
 // The same walk without any effect.
-uint32_t Store::Impl::LongestPrefixInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const {
-  if (CheckKeys(ns, keys) != Outcome::kOk) return first;
+TierHits Store::Impl::LookupTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const {
+  if (CheckKeys(ns, keys) != Outcome::kOk) return {};
   std::vector<Location> from(keys.count, 0);
   uint32_t asked_to = first;
-  const TierHits hits = LeadingTierHits(index.view(), ns, keys, first, [&](uint32_t at) {
+  return LeadingTierHits(index.view(), ns, keys, first, [&](uint32_t at) {
     if (lower == nullptr) return false;
     if (at >= asked_to) asked_to = at + lower.load()->Find(ns, keys, at, &from[at]) + 1;
     return from[at] != 0;
   });
-  return first + hits.chunks;
 }
 
 void Store::Impl::EndPromotes(std::span<const SlotRef> refs, PromoteEnd end) {

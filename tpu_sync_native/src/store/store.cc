@@ -77,11 +77,12 @@ void Store::CloseSession(SessionId session, bool drained, const std::vector<Leas
   impl_->CloseSession(session, drained, held);
 }
 
-uint32_t Store::LongestPrefix(uint32_t ns, const KeyBatch& keys) const {
-  const uint32_t hits = impl_->reader.LongestPrefix(ns, keys);  // lock-free, like an engine's
-  if (hits == keys.count || impl_->lower == nullptr) return hits;
+TierHits Store::LookupTiers(uint32_t ns, const KeyBatch& keys) const {
+  const uint32_t host = impl_->reader.LongestPrefix(ns, keys);  // lock-free, like an engine's
+  if (host == keys.count || impl_->lower == nullptr) return {host, host};
   std::lock_guard lock(impl_->mutex);
-  return impl_->LongestPrefixInTiers(ns, keys, hits);
+  const TierHits more = impl_->LookupTiers(ns, keys, host);
+  return {host + more.chunks, host + more.host_chunks};
 }
 
 ReadGrant Store::Lease(SessionId session, uint32_t ns, const KeyBatch& keys) {

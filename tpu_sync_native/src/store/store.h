@@ -23,7 +23,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/keys.h"  // KeyBatch, SlotRef
+#include "base/keys.h"        // KeyBatch, SlotRef
+#include "index/tier_hits.h"  // TierHits
 #include "store/defaults.h"
 #include "store/lower_tier.h"
 
@@ -106,7 +107,9 @@ class Store {
   void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held = nullptr);
 
   // ---- the hot calls; served from the ring, and the same over gRPC ----
-  uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const;  // in both tiers; hint, no side effect
+  // Leading keys that can be read, from both tiers; a hint, no side effect.
+  TierHits LookupTiers(uint32_t ns, const KeyBatch& keys) const;
+  uint32_t LongestPrefix(uint32_t ns, const KeyBatch& keys) const { return LookupTiers(ns, keys).chunks; }
   ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
   Outcome Release(SessionId session, LeaseId lease);
   WriteGrant Reserve(SessionId session, uint32_t ns, const KeyBatch& keys);

@@ -126,7 +126,7 @@ struct Store::Impl {
   // how many promotes it began.
   uint32_t LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency urgency, std::vector<SlotRef>* refs);
   uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);
-  uint32_t LongestPrefixInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const;
+  TierHits LookupTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const;  // counts from `first`
   void EndPromotes(std::span<const SlotRef> refs, PromoteEnd end);
   void LosePromote(const SlotRef& ref, bool busy);
   void FreeLost(uint32_t slot);  // unless something still holds it
