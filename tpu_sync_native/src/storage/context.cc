@@ -38,6 +38,14 @@ std::string StorageContext::admission_reason() const {
   return reason;
 }
 
+bool StorageContext::TakeRoom(StorageNamespace& ns, uint64_t bytes) {
+  const auto wanted = static_cast<int64_t>(bytes);
+  if (room_bytes.load() < wanted || ns.room_bytes.load() < wanted) return false;
+  room_bytes.fetch_sub(wanted);
+  ns.room_bytes.fetch_sub(wanted);
+  return true;
+}
+
 std::string StorageContext::host_directory(const StorageNamespace& ns) const {
   const std::lock_guard lock(ns.host_mutex);
   return HostsDirectory(ns.id) + "/" + HexId(ns.host_id);

@@ -47,6 +47,7 @@ struct StorageNamespace {
   // Raised after every publish or removal of a segment, index or tail here: it goes into the lease, and tells
   // other hosts to look into this host's directories.
   std::atomic<uint64_t> changes{0};
+  std::atomic<int64_t> room_bytes{INT64_MAX};  // of this namespace; see StorageContext::TakeRoom
 };
 
 // Monotonic counters and gauges; storage/stats.cc gives them names.
@@ -83,8 +84,10 @@ struct StorageContext {
   void OpenAdmission();
   std::string admission_reason() const;  // "" while it is open
   std::string reason;                    // guarded by mutex
-  // What may still be appended by this host before the next Reclaimer::Round, which fills it up. The demoter
-  // takes from it what it appends; at 0 or below demotes are dropped (dropped_full).
+  // What may still be appended by this host before the next Reclaimer::Round, which sets it anew, so that hosts
+  // which see each other with delay stay below the quota together. The demoter asks before it appends (record
+  // headers included); false: dropped_full.
+  bool TakeRoom(StorageNamespace& ns, uint64_t bytes);
   std::atomic<int64_t> room_bytes{INT64_MAX};
 
   // The namespace by the store's index or by id; null when it is not open here.
