@@ -24,6 +24,7 @@ class UniqueFd {
   }
   ~UniqueFd();
   int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
