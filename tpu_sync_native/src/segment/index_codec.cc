@@ -13,6 +13,7 @@ namespace {
 static_assert(offsetof(IndexHeader, header_crc) == kCrcOffset);
 static_assert(offsetof(LeaseFile, crc) == kCrcOffset);
 static_assert(sizeof(LeaseFile) <= kLeaseBytes);
+constexpr size_t kLeaseFields = offsetof(LeaseFile, leaving) + sizeof(LeaseFile::leaving);
 
 // The order of entries: by padded key, then by its length.
 int CompareKeys(const IndexEntry& a, const IndexEntry& b) {
@@ -55,6 +56,7 @@ std::string CheckIndexHeader(const uint8_t* data, size_t file_bytes, const Index
       [&] { return Outside("segment_bytes", header.segment_bytes, kStorageUnit, kStoredSegmentBytesMax); },
       [&] { return NotUnits("segment_bytes", header.segment_bytes); },
       [&] { return Outside("sealed", header.sealed, 0, 1); },
+      [&] { return CheckRest(data, sizeof(header), kStorageUnit); },
       // A record has two units at least.
       [&] {
         return Outside("count", header.count, 0, (header.segment_bytes - kStorageUnit) / (2 * kStorageUnit));
@@ -160,8 +162,7 @@ std::string EncodeLease(const LeaseFile& lease) {
   std::string file(kLeaseBytes, '\0');
   std::memcpy(file.data(), &filled, sizeof(filled));
   // The struct's own padding is not the caller's to set.
-  std::memset(file.data() + offsetof(LeaseFile, leaving) + 4, 0,
-              kLeaseBytes - offsetof(LeaseFile, leaving) - 4);
+  std::memset(file.data() + kLeaseFields, 0, kLeaseBytes - kLeaseFields);
   FinishCrc(reinterpret_cast<uint8_t*>(file.data()), kLeaseBytes);
   return file;
 }
@@ -175,7 +176,8 @@ std::string DecodeLease(std::string_view file, LeaseFile* lease) {
   LeaseFile found;
   std::memcpy(&found, data, sizeof(found));
   const std::string wrong = FirstOf([&] { return CheckStart(data, kLeaseBytes, kLeaseMagic); },
-                                    [&] { return Outside("leaving", found.leaving, 0, 1); });
+                                    [&] { return Outside("leaving", found.leaving, 0, 1); },
+                                    [&] { return CheckRest(data, kLeaseFields, kLeaseBytes); });
   if (!wrong.empty()) return "lease: " + wrong;
   *lease = found;
   return "";

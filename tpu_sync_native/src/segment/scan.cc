@@ -26,7 +26,8 @@ class Window {
   Window(ReadFile& file, uint64_t file_bytes)
       : file_(file),
         file_bytes_(file_bytes),
-        data_(static_cast<uint8_t*>(::operator new(kWindowBytes, std::align_val_t{kStorageUnit}))) {}
+        data_(static_cast<uint8_t*>(
+            ::operator new(std::min(kWindowBytes, file_bytes), std::align_val_t{kStorageUnit}))) {}
 
   // Where the bytes from `offset` on (a multiple of the unit, inside the file) lie; `available` of them,
   // `bytes` at least unless the window or the file ends first. When it must read, it reads `ahead_bytes`.

@@ -47,7 +47,8 @@ std::string DecodeSegmentHeader(std::span<const uint8_t> bytes, SegmentIdentity*
   std::string wrong =
       FirstOf([&] { return CheckStart(bytes.data(), kStorageUnit, kSegmentMagic); },
               [&] { return header.number == 0 ? "number is 0; 1 is the first" : ""; },
-              [&] { return Outside("chunk_bytes", header.chunk_bytes, 1, kStoredChunkBytesMax); });
+              [&] { return Outside("chunk_bytes", header.chunk_bytes, 1, kStoredChunkBytesMax); },
+              [&] { return CheckRest(bytes.data(), sizeof(header), kStorageUnit); });
   if (!wrong.empty()) return "segment header: " + wrong;
   std::memcpy(identity->namespace_id, header.namespace_id, 16);
   std::memcpy(identity->host_id, header.host_id, 16);
@@ -96,10 +97,7 @@ std::string CheckRecordHeader(std::span<const uint8_t> unit, const SegmentIdenti
       [&] { return Differs("chunk_bytes", header->chunk_bytes, identity.chunk_bytes); },
       [&] { return CheckStoredBytes(*header); }, [&] { return CheckKey(header->key, header->key_bytes); },
       [&] { return Differs("reserved", header->reserved, 0); },
-      [&] {
-        const bool zeros = AllZero(unit.data() + sizeof(RecordHeader), kStorageUnit - sizeof(RecordHeader));
-        return zeros ? "" : "bytes behind the header are not zero";
-      });
+      [&] { return CheckRest(unit.data(), sizeof(RecordHeader), kStorageUnit); });
   return wrong.empty() ? "" : "record header: " + wrong;
 }
 

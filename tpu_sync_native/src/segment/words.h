@@ -92,6 +92,11 @@ inline std::string CheckKey(const uint8_t key[kStoredKeyBytesMax], uint32_t key_
   return wrong;
 }
 
+// What lies behind the fields of a structure.
+inline std::string CheckRest(const uint8_t* data, size_t fields_bytes, size_t bytes) {
+  return AllZero(data + fields_bytes, bytes - fields_bytes) ? "" : "bytes behind its fields are not zero";
+}
+
 inline bool IsCodec(uint32_t codec) {
   return codec == static_cast<uint32_t>(Codec::kRaw) || codec == static_cast<uint32_t>(Codec::kLz4) ||
          codec == static_cast<uint32_t>(Codec::kLz4Shuffle2) ||
