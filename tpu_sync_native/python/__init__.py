@@ -11,8 +11,16 @@ from tpu_sync_native._core import (
     WriteGrant,
     build_info,
     catalog_make_empty,
+    codec_unavailable,
     copy_reference,
+    crc32c,
+    crc32c_kernel,
+    decode_payload,
+    encode_payload,
+    read_index,
+    read_lease,
     ring_bytes,
+    scan_segment,
 )
 
 __all__ = [
@@ -26,6 +34,14 @@ __all__ = [
     "WriteGrant",
     "build_info",
     "catalog_make_empty",
+    "codec_unavailable",
     "copy_reference",
+    "crc32c",
+    "crc32c_kernel",
+    "decode_payload",
+    "encode_payload",
+    "read_index",
+    "read_lease",
     "ring_bytes",
+    "scan_segment",
 ]

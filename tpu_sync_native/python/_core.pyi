@@ -259,5 +259,30 @@ class Storage:
 def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
     """The catalog of a daemon without storage: lookups find nothing in it."""
 
-def scan_segment(path: str, check_payloads: bool) -> dict[str, Any]: ...
-def read_index(path: str) -> dict[str, Any]: ...
+# ---- the storage format, for tools; a file is its path or a descriptor, of a regular file -------
+
+def scan_segment(file: str | int, check_payloads: bool) -> dict[str, Any]:
+    """Every record of a segment, bad ones too. OSError when the medium fails; what is wrong with the bytes is
+    in the result.
+
+    namespace, host (bytes), number, epoch, chunk_bytes: of the header, number 0 when it is not one;
+    file_bytes, valid_bytes, stopped: the first fault in words, "" when there is none, and where it is;
+    records: dicts of key, offset, stored_bytes (with padding), codec, payload_crc, why ("" when it verifies)."""
+
+def read_index(file: str | int) -> dict[str, Any]:
+    """ValueError in words when it is not a sound index. namespace, host, number, epoch, chunk_bytes,
+    segment_bytes, sealed, records (as scan_segment's, without why)."""
+
+def read_lease(file: str | int) -> dict[str, Any]:
+    """ValueError in words when it is not a lease. host, boot_id, counter, bytes, changes, leaving."""
+
+def crc32c(data: bytes, crc: int = 0) -> int: ...
+def crc32c_kernel() -> str: ...
+def codec_unavailable(codec: str) -> str:
+    """Why this process cannot use the codec; "" when it can. ValueError for a name that is none."""
+
+def encode_payload(codec: str, data: bytes) -> bytes | None:
+    """None: it does not shrink enough, and is to be stored raw."""
+
+def decode_payload(codec: str, data: bytes, chunk_bytes: int) -> bytes:
+    """ValueError when `data` does not decode to exactly that many bytes."""

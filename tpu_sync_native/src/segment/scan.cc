@@ -149,16 +149,20 @@ class Scanner {
 }  // namespace
 
 IoError ScanSegment(FileSystem& files, const std::string& path, bool check_payloads, ScanResult* result,
-                    const std::function<void(const IndexEntry&, const std::string& why)>& found) {
-  *result = ScanResult{};
+                    const RecordFound& found) {
   std::unique_ptr<ReadFile> file;
-  IoError error = files.OpenRead(path, &file);
-  if (error.ok()) error = file->Size(&result->file_bytes);
+  const IoError error = files.OpenRead(path, &file);
+  return error.ok() ? ScanSegment(*file, check_payloads, result, found) : error;
+}
+
+IoError ScanSegment(ReadFile& file, bool check_payloads, ScanResult* result, const RecordFound& found) {
+  *result = ScanResult{};
+  IoError error = file.Size(&result->file_bytes);
   if (!error.ok()) return error;
   // Less than a unit at the end is no record.
   const uint64_t units_bytes =
       std::min(result->file_bytes, kStoredSegmentBytesMax) / kStorageUnit * kStorageUnit;
-  Scanner scanner(*file, units_bytes, check_payloads, *result);
+  Scanner scanner(file, units_bytes, check_payloads, *result);
   bool ok = false;
   error = scanner.ReadSegmentHeader(&ok);
   if (!error.ok() || !ok) return error;
