@@ -1,5 +1,5 @@
-// What the parts of the storage tier share. Owned by StorageTier, which outlives every part; tasks on the pools
-// hold a shared pointer, because a hung one may outlive the tier.
+// What the parts of the storage tier share. Owned by StorageTier, which outlives every part; tasks on the
+// pools hold a shared pointer, because a hung one may outlive the tier.
 #pragma once
 
 #include <array>
@@ -22,20 +22,20 @@ namespace tpu_sync_native {
 
 // A namespace of the store, on storage.
 struct StorageNamespace {
-  uint32_t ns = 0;           // the store's index
+  uint32_t ns = 0;  // the store's index
   uint8_t id[16] = {};
   uint64_t chunk_bytes = 0;
   Codec codec = Codec::kRaw;
-  std::string meta_json;     // the fingerprint, readable; compared in full with what the root holds
+  std::string meta_json;           // the fingerprint, readable; compared in full with what the root holds
   std::atomic<uint64_t> epoch{0};  // on this root; segments of another one are misses
   // kOpening: directories are not made or meta.json not compared yet; nothing is admitted, nothing is served.
   // kRefused: the root holds another fingerprint under this id: never served, says why.
   enum class State : uint8_t { kOpening, kReady, kRefused };
   std::atomic<State> state{State::kOpening};
   std::atomic<bool> clearing{false};  // a clear is not confirmed on the root yet: nothing is served
-  // Clears of this host, raised under the store's mutex; and the epoch that the last one of them made. A chunk is
-  // written under the epoch in which it was committed, or never: one that was computed before a clear is not to
-  // be found after it.
+  // Clears of this host, raised under the store's mutex; and the epoch that the last one of them made. A
+  // chunk is written under the epoch in which it was committed, or never: one that was computed before a
+  // clear is not to be found after it.
   std::atomic<uint64_t> clears{0}, cleared_epoch{0};
 
   // Who this host is in this namespace: options.host_id, until it was adopted here because others took it for
@@ -72,21 +72,21 @@ inline uint32_t SteadySeconds() {
 struct StorageContext {
   StorageOptions options;
   std::shared_ptr<FileSystem> files;
-  std::shared_ptr<IoPool> loads;    // promotes, and nothing else
-  std::shared_ptr<IoPool> control;  // everything that is not a promote
+  std::shared_ptr<IoPool> loads;     // promotes, and nothing else
+  std::shared_ptr<IoPool> control;   // everything that is not a promote
   std::shared_ptr<Catalog> catalog;  // shared: a task that hangs may outlive the tier
   std::shared_ptr<SegmentTable> segments;
   StorageCounters counters;
-  // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped. Whoever meets
-  // a write that failed closes it; Reclaimer::Round opens it again when it finds no reason any more.
+  // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped. Whoever
+  // meets a write that failed closes it; Reclaimer::Round opens it again when it finds no reason any more.
   std::atomic<bool> admitting{true};
   void CloseAdmission(std::string reason);
   void OpenAdmission();
   std::string admission_reason() const;  // "" while it is open
   std::string reason;                    // guarded by mutex
-  // What may still be appended by this host before the next Reclaimer::Round, which sets it anew, so that hosts
-  // which see each other with delay stay below the quota together. The demoter asks before it appends (record
-  // headers included); false: dropped_full.
+  // What may still be appended by this host before the next Reclaimer::Round, which sets it anew, so that
+  // hosts which see each other with delay stay below the quota together. The demoter asks before it appends
+  // (record headers included); false: dropped_full.
   bool TakeRoom(StorageNamespace& ns, uint64_t bytes);
   std::atomic<int64_t> room_bytes{INT64_MAX};
 

@@ -50,7 +50,7 @@ struct SegmentTable::Impl {
   std::shared_ptr<FileSystem> files;
   size_t open_files_max = 0;
 
-  mutable std::mutex mutex;  // guards what follows, and Segment::directory
+  mutable std::mutex mutex;                              // guards what follows, and Segment::directory
   std::vector<std::shared_ptr<Segment>> by_id{nullptr};  // number 0 is nobody's
   std::deque<uint32_t> free;
   std::unordered_map<std::string, uint32_t> by_identity;
@@ -98,8 +98,7 @@ std::shared_ptr<Segment> SegmentTable::Get(uint32_t id) const {
 }
 
 std::shared_ptr<Segment> SegmentTable::FindByIdentity(const uint8_t host_id[16],
-                                                      const uint8_t namespace_id[16],
-                                                      uint64_t number) const {
+                                                      const uint8_t namespace_id[16], uint64_t number) const {
   const std::string key = IdentityKey(host_id, namespace_id, number);
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->by_identity.find(key);
@@ -174,7 +173,7 @@ IoError SegmentTable::OpenFile(const Segment& segment, std::shared_ptr<ReadFile>
     break;
   }
   Impl::Files closing;
-  const std::lock_guard lock(impl_->mutex);  // let go of before `closing`
+  const std::lock_guard lock(impl_->mutex);                                   // let go of before `closing`
   if (impl_->At(segment.id).get() != &segment || segment.retired) return {};  // this once, not for the cache
   if (const auto found = impl_->open_by_id.find(segment.id); found != impl_->open_by_id.end()) {
     closing.push_back({segment.id, std::move(*file)});

@@ -23,8 +23,8 @@ struct Segment {
   uint32_t id = 0;  // in this table
   SegmentIdentity identity;
   std::atomic<uint32_t> ns{kNoNamespace};  // index in the store; kNoNamespace: nobody has opened it here
-  std::atomic<bool> own{false};  // this host appends to it, seals it, may delete it
-  std::string directory;   // "v1/<ns>/hosts/<host>", changed by adoption: read through SegmentTable::Directory
+  std::atomic<bool> own{false};            // this host appends to it, seals it, may delete it
+  std::string directory;  // "v1/<ns>/hosts/<host>", changed by adoption: read through SegmentTable::Directory
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> records{0};
   std::atomic<uint64_t> dead_records{0};  // known elsewhere too, or found bad
@@ -39,14 +39,14 @@ class SegmentTable {
   explicit SegmentTable(std::shared_ptr<FileSystem> files, uint32_t open_files_max = 512);
   ~SegmentTable();
 
-  // The segment of this identity, made if new (one that is retired and not forgotten stays retired); null when
-  // the table is full.
+  // The segment of this identity, made if new (one that is retired and not forgotten stays retired); null
+  // when the table is full.
   std::shared_ptr<Segment> Add(const SegmentIdentity& identity, const std::string& directory, bool own);
   std::shared_ptr<Segment> Get(uint32_t id) const;  // null: no such segment, or retired
   // Retired ones too, until they are forgotten.
   std::shared_ptr<Segment> FindByIdentity(const uint8_t host_id[16], const uint8_t namespace_id[16],
                                           uint64_t number) const;
-  std::vector<std::shared_ptr<Segment>> All() const;  // retired ones too, until they are forgotten
+  std::vector<std::shared_ptr<Segment>> All() const;    // retired ones too, until they are forgotten
   std::string Directory(const Segment& segment) const;  // where it lies now
   // Its cells are misses from now on. Forget gives the number free, once no cell names it (Catalog::Sweep).
   void Retire(uint32_t id);

@@ -1,0 +1,65 @@
+// Records on their way into a segment, as far as they can be made before it is known where they will lie:
+// payloads encoded, checksums computed, all of it aligned. So that one batch can be made while the one before
+// is written.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <vector>
+
+#include "fs/file_system.h"
+#include "segment/segment_codec.h"
+
+namespace tpu_sync_native {
+
+// Memory that a medium which wants aligned addresses takes.
+struct AlignedDelete {
+  void operator()(uint8_t* bytes) const { ::operator delete[](bytes, std::align_val_t{kStorageUnit}); }
+};
+using AlignedBytes = std::unique_ptr<uint8_t[], AlignedDelete>;
+AlignedBytes MakeAligned(uint64_t bytes);
+
+// Not thread-safe. Refers to the chunks' bytes, which stay where they are until it is done with.
+class RecordBatch {
+ public:
+  // Records of at most bytes_max in all, but always one.
+  RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t bytes_max);
+
+  // `data`: chunk_bytes, aligned to kStorageUnit for speed. False: full, nothing was added.
+  bool Add(std::string_view key, const uint8_t* data);
+  size_t size() const { return records_.size(); }
+  size_t size_max() const { return size_max_; }
+  uint64_t stored_bytes() const { return stored_bytes_; }  // in the file, headers and padding included
+  void Clear();
+
+  // Writes the headers for a segment in which the first record begins at `offset`; appends what is to be
+  // written to `parts`, in order, and what an index says of it to `entries`.
+  void Place(const SegmentIdentity& identity, uint64_t offset, std::vector<IoVec>* parts,
+             std::vector<IndexEntry>* entries);
+
+ private:
+  struct Record {
+    uint8_t key[kStoredKeyBytesMax];
+    uint32_t key_bytes;
+    Codec codec;
+    const uint8_t* data;   // whole units of the payload
+    uint64_t whole_bytes;  // so many; what is left stands in the record's tail, padded
+    uint64_t stored_bytes;
+    uint32_t payload_crc;
+  };
+
+  uint8_t* tail(size_t record) const { return tails_.get() + record * kStorageUnit; }
+
+  const uint64_t chunk_bytes_;
+  const Codec codec_;
+  const uint64_t size_max_;
+  std::vector<Record> records_;
+  uint64_t stored_bytes_ = 0;
+  AlignedBytes headers_;  // a unit each
+  AlignedBytes tails_;    // a unit each; none when payloads are whole units
+  AlignedBytes encoded_;  // a chunk each; none when raw
+};
+
+}  // namespace tpu_sync_native
