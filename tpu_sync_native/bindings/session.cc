@@ -125,8 +125,8 @@ class PySession {
     // NaN is no time at all.
     const auto timeout_ns = static_cast<uint64_t>(timeout_s > 0 ? std::min(timeout_s, kWaitMaxS) * 1e9 : 0);
     const std::span<const uint32_t> of_slots{slots.data(), count}, of_generations{generations.data(), count};
-    return WithoutGil(
-        [&] { return session_.WaitReady(of_slots, of_generations, SteadyNs() + timeout_ns); });
+    const auto wait = [&] { return session_.WaitReady(of_slots, of_generations, SteadyNs() + timeout_ns); };
+    return timeout_ns == 0 && count <= kLookupKeysWithGilMax ? wait() : WithoutGil(wait);
   }
 
   py::array_t<bool> Unchanged(const Numbers& slots, const Numbers& generations) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arena/arena.h"
+#include "catalog/catalog.h"
 #include "client/session.h"
 #include "ring/ring_server.h"
 #include "store/store.h"
@@ -53,13 +54,19 @@ class Keys {
 };
 
 struct TestDaemon {
-  explicit TestDaemon(uint64_t dram_bytes = 16u << 20) {
+  // records_max: of the catalog; 0: a daemon without storage.
+  explicit TestDaemon(uint64_t dram_bytes = 16u << 20, uint64_t records_max = 0) {
     arena = std::make_shared<Arena>(data.get(), dram_bytes, 2u << 20);
     arena->Populate();
     StoreOptions options;
     options.boot_id = 7;
     store = std::make_unique<Store>(arena, meta.get(), options);
     server = std::make_unique<RingServer>(*store, doorbell.get());
+    if (records_max == 0) {
+      MakeEmptyCatalog(catalog.get(), options.boot_id);
+    } else {
+      storage = std::make_unique<Catalog>(catalog.get(), records_max, options.boot_id);
+    }
     ns = store->OpenNamespace(std::string(16, 'n'), kChunkBytes);
   }
 
@@ -71,17 +78,18 @@ struct TestDaemon {
   std::unique_ptr<Session> AttachTo(const MemFd& ring, SessionId session, uint64_t deadline_ms = 10'000) {
     store->OpenSession(session, /*group=*/session, static_cast<uint32_t>(getpid()));
     server->Add(session, ring.get());
-    return std::make_unique<Session>(data.get(), meta.get(), ring.get(), doorbell.get(), deadline_ms);
+    return std::make_unique<Session>(data.get(), meta.get(), ring.get(), doorbell.get(), catalog.get(), deadline_ms);
   }
   void Detach(SessionId session) {
     server->Remove(session);
     store->CloseSession(session, /*drained=*/true);
   }
 
-  MemFd data, meta, doorbell;
+  MemFd data, meta, doorbell, catalog;
   std::shared_ptr<Arena> arena;
   std::unique_ptr<Store> store;
   std::unique_ptr<RingServer> server;
+  std::unique_ptr<Catalog> storage;
   uint32_t ns = 0;
 };
 

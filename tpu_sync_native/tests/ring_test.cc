@@ -14,18 +14,18 @@ TEST(RoundTrip) {
   daemon.server->Start();
   const auto session = daemon.Attach(1);
   const Keys keys(100, 8);
-  CHECK(session->Lookup(daemon.ns, keys.batch()) == 0);
+  CHECK(session->Lookup(daemon.ns, keys.batch()).chunks == 0);
 
   const Incoming write = Ask(*session, {.op = Op::kReserve, .ns = daemon.ns, .keys = &keys.batch()});
   CHECK(write.outcome == Outcome::kOk && write.lease != 0);
   CHECK(write.grants == std::vector<Grant>(8, Grant::kGranted));
   CHECK(write.slots.size() == 8);
-  CHECK(session->Lookup(daemon.ns, keys.batch()) == 0);
+  CHECK(session->Lookup(daemon.ns, keys.batch()).chunks == 0);
 
   // The last chunk is not kept.
   const uint8_t keep = 0x7f;
   CHECK(Ask(*session, {.op = Op::kCommit, .lease = write.lease, .keep = {&keep, 1}}).outcome == Outcome::kOk);
-  CHECK(session->Lookup(daemon.ns, keys.batch()) == 7);
+  CHECK(session->Lookup(daemon.ns, keys.batch()).chunks == 7);
 
   const Incoming read = Ask(*session, {.op = Op::kLease, .ns = daemon.ns, .keys = &keys.batch()});
   CHECK(read.lease != 0 && read.slots.size() == 7);
@@ -138,7 +138,7 @@ TEST(NoAnswerLosesTheSessionOnceAndForAll) {
   const Keys keys(0, 4);
   for (int i = 0; i < 100; ++i) {
     Ask(*session, {.op = Op::kPing}, Lost::kDeadline);
-    CHECK(session->Lookup(daemon.ns, keys.batch()) == 0);
+    CHECK(session->Lookup(daemon.ns, keys.batch()).chunks == 0);
   }
   CHECK(SteadyNs() - again_ns < 50 * kNsPerMs);
 }
