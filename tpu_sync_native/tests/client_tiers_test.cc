@@ -4,7 +4,9 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
