@@ -151,6 +151,8 @@ IoError LookIntoDirectory(const DirectoryLook& look) {
   for (auto number = listing.indexes.rbegin(); number != listing.indexes.rend(); ++number) {
     const auto known = look.seen.segments.find(*number);
     if (known != look.seen.segments.end() && known->second.sealed) continue;
+    // An index that came later than its segment went: nothing to be found.
+    if (!listing.segments.contains(*number) && Gone(look, *number, &error)) continue;
     if (!LoadIndex(look, *number, &error)) look.seen.complete = false;
   }
   if (listing.tail && !LoadIndex(look, 0, &error)) look.seen.complete = false;

@@ -1,0 +1,257 @@
+#include "storage/reclaimer.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "segment/names.h"
+#include "storage/copy_forward.h"
+#include "storage/retire.h"
+#include "storage/strangers.h"
+#include "storage/usage.h"
+
+namespace tpu_sync_native {
+namespace {
+
+constexpr uint32_t kPauseRoundsMax = 16;
+constexpr char kLowSpace[] = "full: the file system has less free space than it must keep";
+constexpr char kNoSpace[] = "no space: the last write found none";
+
+// A segment whose files could not be removed yet: it takes space, and is tried again.
+struct Leftover {
+  uint32_t ns;
+  std::string directory;
+  uint64_t number;
+  uint64_t bytes;
+};
+
+}  // namespace
+
+struct Reclaimer::Impl {
+  Impl(std::shared_ptr<StorageContext> wanted, Peers& its_peers, Demoter& its_demoter)
+      : context(std::move(wanted)), peers(its_peers), demoter(its_demoter) {}
+
+  const std::shared_ptr<StorageContext> context;
+  Peers& peers;
+  Demoter& demoter;
+
+  std::mutex round;  // one at a time; guards what follows
+  Strangers strangers;
+  std::vector<Leftover> leftovers;
+  std::map<uint32_t, uint32_t> rounds_over;  // by namespace; kNoNamespace: the root
+  uint64_t demoted_bytes_last = 0;
+  // A write failed; admission waits, is tried again, and the pause doubles if that fails too.
+  enum class Writes : uint8_t { kGood, kWaiting, kTried };
+  Writes writes = Writes::kGood;
+  uint32_t pause_rounds = 1;
+  uint32_t waited_rounds = 0;
+
+  std::vector<std::shared_ptr<StorageNamespace>> OpenNamespaces() const {
+    std::vector<std::shared_ptr<StorageNamespace>> open;
+    const std::lock_guard lock(context->mutex);
+    for (const auto& [index, ns] : context->namespaces) {
+      if (ns->state.load() == StorageNamespace::State::kReady) open.push_back(ns);
+    }
+    return open;
+  }
+
+  // This host's sealed segments, the coldest first; kNoNamespace: of all.
+  std::vector<std::shared_ptr<Segment>> Sealed(uint32_t ns) const {
+    std::vector<std::shared_ptr<Segment>> sealed;
+    for (const auto& segment : context->segments->All()) {
+      if (!segment->own.load() || !segment->sealed.load() || segment->retired.load()) continue;
+      if (segment->last_use_s.load() == 0) segment->last_use_s.store(SteadySeconds());
+      if (ns == kNoNamespace || segment->ns.load() == ns) sealed.push_back(segment);
+    }
+    std::sort(sealed.begin(), sealed.end(), [](const auto& a, const auto& b) {
+      const uint32_t use_a = a->last_use_s.load(), use_b = b->last_use_s.load();
+      return use_a != use_b ? use_a < use_b : a->identity.number < b->identity.number;
+    });
+    return sealed;
+  }
+
+  uint64_t OwnBytes(uint32_t ns) const {
+    uint64_t bytes = 0;
+    for (const auto& segment : context->segments->All()) {
+      if (segment->own.load() && !segment->retired.load() && segment->ns.load() == ns) bytes += segment->bytes.load();
+    }
+    return bytes + LeftoverBytes(ns);
+  }
+  uint64_t LeftoverBytes(uint32_t ns) const {
+    uint64_t bytes = 0;
+    for (const Leftover& leftover : leftovers) bytes += leftover.ns == ns ? leftover.bytes : 0;
+    return bytes;
+  }
+
+  void Removed(uint32_t ns_index, uint64_t bytes) {
+    context->counters.deleted_segments.fetch_add(1);
+    context->counters.deleted_bytes.fetch_add(bytes);
+    if (const auto ns = context->Namespace(ns_index)) ns->changes.fetch_add(1);
+  }
+
+  IoError RetryLeftovers() {
+    IoError error;
+    for (auto it = leftovers.begin(); it != leftovers.end();) {
+      error = RemoveSegmentFiles(*context, it->directory, it->number);
+      if (!error.ok()) return error;
+      Removed(it->ns, it->bytes);
+      it = leftovers.erase(it);
+    }
+    return error;
+  }
+
+  // Its index first: on a medium that cannot be written nothing is lost by trying.
+  IoError Delete(const std::shared_ptr<Segment>& segment) {
+    const std::string index = context->segments->Directory(*segment) + "/" + IndexName(segment->identity.number);
+    const IoError writable = context->files->Remove(index);
+    IoPool::Progress();
+    if (!writable.ok() && !writable.not_found()) return writable;
+    const Leftover files{segment->ns.load(), context->segments->Directory(*segment), segment->identity.number,
+                         segment->bytes.load()};
+    RetireSegment(*context, *segment);
+    const IoError error = RemoveSegmentFiles(*context, files.directory, files.number);
+    if (error.ok()) {
+      Removed(files.ns, files.bytes);
+    } else {
+      leftovers.push_back(files);
+    }
+    return error;
+  }
+
+  IoError DeleteOutdated() {
+    for (const auto& segment : Sealed(kNoNamespace)) {
+      if (!Outdated(*context, *segment)) continue;
+      const IoError error = Delete(segment);
+      if (!error.ok()) return error;
+    }
+    return {};
+  }
+
+  IoError Free(uint32_t ns, uint64_t bytes) {
+    IoError error;
+    if (ns == kNoNamespace && bytes > 0) {
+      const uint64_t freed = strangers.Free(*context, bytes, &error);
+      bytes -= std::min(bytes, freed);
+    }
+    if (bytes == 0 || !error.ok()) return error;
+    const auto sealed = Sealed(ns);
+    // Hot is what was used since the warmer half of the segments was.
+    const uint32_t warm_s = sealed.empty() ? 0 : sealed[sealed.size() / 2]->last_use_s.load();
+    for (const auto& segment : sealed) {
+      if (bytes == 0) break;
+      const uint64_t size = segment->bytes.load();
+      const uint64_t copied =
+          context->admitting.load() ? CopyForward(*context, demoter, *segment, warm_s) : 0;
+      error = Delete(segment);
+      if (!error.ok()) return error;
+      bytes -= std::min(bytes, size - std::min(size, copied));
+    }
+    return error;
+  }
+
+  Usage RootUsage(const std::vector<std::shared_ptr<StorageNamespace>>& open) const {
+    Usage root{.quota_bytes = context->options.quota_bytes, .total_bytes = strangers.bytes()};
+    for (const auto& ns : open) {
+      root.total_bytes += peers.bytes_seen(*ns) + LeftoverBytes(ns->ns);
+      root.own_bytes += OwnBytes(ns->ns);
+      root.hosts = std::max(root.hosts, peers.hosts_seen(*ns));
+    }
+    return root;
+  }
+  Usage NamespaceUsage(const StorageNamespace& ns) const {
+    return {.quota_bytes = context->options.namespace_quota_bytes,
+            .total_bytes = peers.bytes_seen(ns) + LeftoverBytes(ns.ns),
+            .own_bytes = OwnBytes(ns.ns),
+            .hosts = peers.hosts_seen(ns)};
+  }
+
+  // Frees what one quota asks for.
+  IoError Keep(uint32_t ns, const Usage& usage, uint64_t written) {
+    const uint64_t spare = SpareBytes(usage, written);
+    const bool over = usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes;
+    uint32_t& rounds = rounds_over[ns];
+    rounds = over ? rounds + 1 : 0;
+    const uint64_t bytes = BytesToFree(usage, spare, rounds);
+    return bytes == 0 ? IoError{} : Free(ns, bytes);
+  }
+
+  IoError KeepSpace(uint32_t hosts, bool* low) {
+    SpaceInfo space;
+    IoError error = context->files->Space(&space);
+    IoPool::Progress();
+    *low = false;
+    if (!error.ok() || space.total_bytes == 0) return error;
+    const double total = static_cast<double>(space.total_bytes), free = static_cast<double>(space.free_bytes);
+    const bool was_low = context->admission_reason() == kLowSpace;
+    *low = free < total * (was_low ? context->options.free_high : context->options.free_low);
+    if (!*low) return error;
+    // Every host sees the same lack: each makes its part of it good.
+    return Free(kNoNamespace, static_cast<uint64_t>(total * context->options.free_high - free) / hosts + 1);
+  }
+
+  // Whoever met a write that failed has closed admission. For lack of space (whatever the file system says is
+  // free: one target of several may be full, or a user's quota) the coldest segment goes.
+  IoError AfterFailedWrite(bool* may_open) {
+    const std::string reason = context->admission_reason();
+    const bool closed = !context->admitting.load() && reason != kLowSpace;
+    *may_open = true;
+    if (writes == Writes::kWaiting) {
+      *may_open = ++waited_rounds >= pause_rounds;
+      if (*may_open) writes = Writes::kTried;
+      return {};
+    }
+    if (!closed) {
+      writes = Writes::kGood;
+      return {};
+    }
+    pause_rounds = writes == Writes::kTried ? std::min(pause_rounds * 2, kPauseRoundsMax) : 1;
+    waited_rounds = 0;
+    writes = Writes::kWaiting;
+    *may_open = false;
+    return reason.starts_with("no space") ? Free(kNoNamespace, 1) : IoError{};
+  }
+};
+
+Reclaimer::Reclaimer(std::shared_ptr<StorageContext> context, Peers& peers, Demoter& demoter)
+    : impl_(std::make_unique<Impl>(std::move(context), peers, demoter)) {}
+
+Reclaimer::~Reclaimer() = default;
+
+void Reclaimer::NoSpace() { impl_->context->CloseAdmission(kNoSpace); }
+
+IoError Reclaimer::Round(uint64_t now_ms) {
+  Impl& impl = *impl_;
+  const std::unique_lock round(impl.round, std::try_to_lock);
+  if (!round.owns_lock()) return {};
+  StorageContext& context = *impl.context;
+  IoError first;
+  const auto note = [&first](const IoError& error) {
+    if (first.ok()) first = error;
+  };
+  const uint64_t demoted = context.counters.demoted_bytes.load();
+  const uint64_t written = demoted - std::min(demoted, impl.demoted_bytes_last);
+  impl.demoted_bytes_last = demoted;
+
+  note(impl.RetryLeftovers());
+  note(impl.DeleteOutdated());
+  if (context.options.quota_bytes != 0) note(impl.strangers.Look(context, now_ms));
+  const auto open = impl.OpenNamespaces();
+  for (const auto& ns : open) note(impl.Keep(ns->ns, impl.NamespaceUsage(*ns), written));
+  note(impl.Keep(kNoNamespace, impl.RootUsage(open), written));
+  bool low = false, may_open = true;
+  note(impl.KeepSpace(impl.RootUsage(open).hosts, &low));
+  note(impl.AfterFailedWrite(&may_open));
+
+  for (const auto& ns : open) ns->room_bytes.store(RoomBytes(impl.NamespaceUsage(*ns)));
+  context.room_bytes.store(RoomBytes(impl.RootUsage(open)));
+  if (low) {
+    context.CloseAdmission(kLowSpace);
+  } else if (may_open) {
+    context.OpenAdmission();
+  }
+  return first;
+}
+
+}  // namespace tpu_sync_native
