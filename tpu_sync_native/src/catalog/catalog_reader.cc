@@ -35,10 +35,12 @@ CatalogKey MakeCatalogKey(const uint8_t namespace_id[16], std::string_view key) 
   } else {
     std::memcpy(words, key.data(), key.size());
   }
-  uint64_t hash = Mix(words[0] ^ seeds[0], words[1] ^ seeds[1] ^ kOdd[0]);
-  hash += Mix(words[2] ^ seeds[1], words[3] ^ seeds[0] ^ kOdd[1]);
+  // Every word meets a constant before it is multiplied: structured keys are not to meet structured factors.
+  uint64_t hash = Mix(words[0] ^ seeds[0] ^ kOdd[0], words[1] ^ seeds[1] ^ kOdd[1]);
+  hash = Mix(hash ^ words[2] ^ kOdd[2], words[3] ^ seeds[1] ^ kOdd[3]);
   if (key.size() > 32) {
-    hash = Mix(hash ^ words[4], words[5] ^ kOdd[2]) + Mix(words[6] ^ seeds[0], words[7] ^ seeds[1] ^ kOdd[3]);
+    hash = Mix(hash ^ words[4] ^ kOdd[0], words[5] ^ seeds[0] ^ kOdd[2]);
+    hash = Mix(hash ^ words[6] ^ kOdd[1], words[7] ^ seeds[1] ^ kOdd[3]);
   }
   uint64_t tag = Mix(hash ^ kOdd[2], key.size() ^ kOdd[3]);
   tag += tag == 0;
