@@ -1,0 +1,78 @@
+// The demoter's inside. How its threads meet:
+//
+//   store's mutex > Offer, Clear: the queue, at most one Prepare task submitted     (no call of the store)
+//   Prepare task    takes from the queue, pins (store), checksums, hands to `ready`
+//   Append task     takes from `ready`, writes, syncs when it is time, unpins (store)
+//   Tick            whatever nobody else would begin
+//
+// `mutex` is taken under the store's, so pins are taken and ended without it: batches that are dropped go
+// into a Trash, which is emptied after the mutex is let go of.
+//
+//   demoter.cc  the queue, whose turn it is        demote_tasks.cc  what a turn does
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/futex.h"
+#include "storage/demote_lane.h"
+#include "storage/demoter.h"
+
+namespace tpu_sync_native {
+
+using Trash = std::vector<std::unique_ptr<DemoteBatch>>;
+
+struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
+  Impl(std::shared_ptr<StorageContext> wanted_context, Store& store, std::shared_ptr<Arena> wanted_arena)
+      : context(std::move(wanted_context)),
+        arena(std::move(wanted_arena)),
+        pins(std::make_shared<StorePins>(store)) {}
+
+  using Lane = DemoteLane;
+
+  const std::shared_ptr<StorageContext> context;
+  const std::shared_ptr<Arena> arena;
+  const std::shared_ptr<StorePins> pins;
+  std::function<void()> no_space;  // set before the first task
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;  // a lane has got on
+  std::unordered_map<uint32_t, std::shared_ptr<Lane>> lanes;
+  std::deque<std::shared_ptr<Lane>> turns;  // lanes that wait to append
+  uint32_t appending = 0;                   // that do, or will as soon as the pool has a thread
+  uint64_t queued_bytes = 0;
+  uint64_t copied_bytes = 0;  // of these, copies
+  bool accepting = false;
+  bool stopping = false;
+
+  std::shared_ptr<Lane> LaneLocked(uint32_t ns);
+  void DropQueueLocked(Lane& lane, std::atomic<uint64_t>& reason);
+  void DropAllLocked(Lane& lane, std::atomic<uint64_t>& reason, Trash* trash);
+  void AdvanceLocked(Lane& lane);
+  void PrepareLocked(const std::shared_ptr<Lane>& lane);
+  void AppendLocked(const std::shared_ptr<Lane>& lane, Trash* trash);
+  void NextTurnsLocked(Trash* trash);
+  void EndTurnLocked(Lane& lane);
+  void LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t now_ms, Trash* trash);
+
+  void Prepare(const std::shared_ptr<Lane>& lane);
+  void Fill(Lane& lane, DemoteBatch& batch);
+  void AddPinned(Lane& lane, DemoteBatch& batch, std::span<const uint32_t> slots, uint32_t epoch);
+  void Append(const std::shared_ptr<Lane>& lane);
+  void Write(Lane& lane, DemoteBatch& batch);
+  bool Finished(const Lane& lane) const {
+    return !lane.queued() && !lane.preparing && lane.ready.empty() && !lane.appending && !lane.seal_wanted;
+  }
+};
+
+inline uint64_t SteadyNowMs() { return SteadyNs() / kNsPerMs; }
+
+inline void Count(std::atomic<uint64_t>& counter, uint64_t by = 1) {
+  counter.fetch_add(by, std::memory_order_relaxed);
+}
+
+}  // namespace tpu_sync_native
