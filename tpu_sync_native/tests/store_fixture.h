@@ -116,7 +116,8 @@ struct StoreFixture {
   void CheckNothingHeld() const {
     CheckSound();
     for (const char* name :
-         {"pinned_slots", "reserved_slots", "quarantined_slots", "read_leases", "write_leases"}) {
+         {"pinned_slots", "reserved_slots", "promoting_slots", "quarantined_slots", "read_leases",
+          "write_leases"}) {
       CHECK(Stat(name) == 0);
     }
   }

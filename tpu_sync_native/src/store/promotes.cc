@@ -19,6 +19,9 @@
 namespace tpu_sync_native {
 namespace {
 
+// In place of a location: the key stands in this batch before, and is promoted for that one.
+constexpr Location kAgain = UINT64_MAX;
+
 PromoteChunk ChunkOf(const SlotRef& ref, Location from, const HashedKey& key) {
   PromoteChunk chunk{};
   chunk.ref = ref;
@@ -47,6 +50,7 @@ uint32_t Store::Impl::PinInTiers(uint32_t ns, const KeyBatch& keys, uint32_t fir
     if (slot != kNoSlot) {
       if (PlaceState(snapshot.place) == SlotState::kReserved || !slots.Pin(slot)) return false;
       refs[at] = {slot, snapshot.generation, PlaceOffset(snapshot.place)};
+      scratch.from[at] = 0;
       return true;
     }
     if (lower == nullptr) return false;
@@ -73,7 +77,8 @@ uint32_t Store::Impl::TakeForPromotes(uint32_t ns, uint32_t first, uint32_t end,
     SlotRef ref{kNoSlot, 0, 0};
     SlotSnapshot snapshot;
     const uint32_t slot = FindKey(index.view(), key, owner, &snapshot);
-    if (slot != kNoSlot) {  // earlier in this batch
+    if (slot != kNoSlot) {
+      scratch.from[i] = kAgain;
       ref = {slot, snapshot.generation, PlaceOffset(snapshot.place)};
     } else if (PlaceKey(ns, key, missing, &looks, SlotState::kPromoting, &ref)) {
       scratch.fresh.push_back(i);
@@ -122,15 +127,13 @@ uint32_t Store::Impl::LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency ur
   refs->resize(end);
 
   EvictionPolicy& policy = *classes[namespaces[ns].size_class].policy;
-  size_t fresh = scratch.fresh.size();
   for (uint32_t i = end; i-- > first;) {
     const uint32_t slot = (*refs)[i].slot;
-    if (fresh > 0 && scratch.fresh[fresh - 1] == i) {
-      --fresh;
+    if (scratch.from[i] == 0) {
+      TouchSlot(slot);
+    } else if (scratch.from[i] != kAgain) {
       slots.Touch(slot, tick);
       policy.Insert(slot, scratch.keys[i].fingerprint);
-    } else {
-      TouchSlot(slot);
     }
   }
   if (Shortage(namespaces[ns].size_class) > 0) room_wanted.store(true, std::memory_order_relaxed);

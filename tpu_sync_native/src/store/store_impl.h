@@ -78,7 +78,7 @@ struct ClassEntry {
 struct KeyScratch {
   std::vector<HashedKey> keys;
   std::vector<uint32_t> slots;       // per key: present, then granted; kNoSlot = neither
-  std::vector<Location> from;        // per key: where it lies below; 0 = nowhere
+  std::vector<Location> from;        // per key: where it lies below; 0 = nowhere, or it is here
   std::vector<uint32_t> fresh;       // keys that get a slot to be promoted into, ascending
   std::vector<PromoteChunk> chunks;  // these, for the lower tier
 };
