@@ -122,8 +122,9 @@ def store(ns: Namespace, keys: list[bytes], version: int = 0) -> int:
 
 
 def load(ns: Namespace, keys: list[bytes], version: int = 0) -> int:
-    """Load the leading hits and verify every byte; how many chunks there were."""
+    """Load the leading hits, from whichever tier, and verify every byte; how many chunks there were."""
     with ns.lease(keys) as read:
+        assert read.wait(SETTLE_S), f"lost on the way from storage: {[key.hex() for key in read.failed]}"
         for key, view in zip(read.keys, read.views, strict=True):
             assert view == bytes_of(key, ns.chunk_bytes, version), f"wrong bytes under {key.hex()}"
         assert read.valid()
