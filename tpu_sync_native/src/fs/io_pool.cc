@@ -247,7 +247,11 @@ Submitted IoPool::Submit(IoClass io_class, std::function<void()> task) {
     ++impl.counters.refused_full;
     return Submitted::kFull;
   }
-  queue.push_back({std::move(task), probe});
+  if (probe) {
+    queue.push_front({std::move(task), true});  // what queued before the breaker opened can wait
+  } else {
+    queue.push_back({std::move(task), false});
+  }
   impl.work.notify_one();
   return Submitted::kYes;
 }

@@ -103,9 +103,13 @@ class PosixFileSystem final : public FileSystem {
   IoError OpenRead(const std::string& path, std::unique_ptr<ReadFile>* file) override {
     return WithRoot([&](const PosixRoot& root) -> IoError {
       if (path.empty()) return {EISDIR};
-      const bool direct = WantDirect(root);
+      bool direct = WantDirect(root);
       UniqueFd fd;
       IoError error = OpenBelow(root, path, O_RDONLY | O_NONBLOCK | (direct ? O_DIRECT : 0), 0, &fd);
+      if (error.code == EINVAL && direct) {  // not for this file; a directory says so too
+        direct = false;
+        error = OpenBelow(root, path, O_RDONLY | O_NONBLOCK, 0, &fd);
+      }
       if (error.ok()) error = RegularFile(fd.get());
       if (error.ok()) *file = MakePosixReader(std::move(fd), Io(direct));
       return error;

@@ -122,7 +122,7 @@ IoError MakeDirectoryBelow(const PosixRoot& root, const std::string& path, bool 
   UniqueFd there;
   if (!exclusive) {
     const IoError error = OpenBelow(root, path, O_PATH | O_DIRECTORY, 0, &there);
-    if (error.code != ENOENT) return error.code == ENOTDIR || error.code == ELOOP ? IoError{EEXIST} : error;
+    if (error.code != ENOENT && error.code != ENOTDIR && error.code != ELOOP) return error;
     const size_t slash = path.rfind('/');
     if (slash != std::string::npos) {
       const IoError above = MakeDirectoryBelow(root, path.substr(0, slash), false);
