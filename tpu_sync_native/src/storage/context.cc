@@ -21,6 +21,13 @@ std::shared_ptr<StorageNamespace> StorageContext::NamespaceById(const uint8_t id
   return nullptr;
 }
 
+std::vector<std::shared_ptr<StorageNamespace>> StorageContext::AllNamespaces() const {
+  std::vector<std::shared_ptr<StorageNamespace>> all;
+  const std::lock_guard lock(mutex);
+  for (const auto& [index, ns] : namespaces) all.push_back(ns);
+  return all;
+}
+
 void StorageContext::CloseAdmission(std::string why) {
   const std::lock_guard lock(mutex);
   reason = std::move(why);

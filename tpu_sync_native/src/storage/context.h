@@ -32,11 +32,14 @@ struct StorageNamespace {
   // kRefused: the root holds another fingerprint under this id: never served, says why.
   enum class State : uint8_t { kOpening, kReady, kRefused };
   std::atomic<State> state{State::kOpening};
+  // Nothing is written before the first poll, and the reclaimer after it, have seen how much there is.
+  std::atomic<bool> measured{false};
   std::atomic<bool> clearing{false};  // a clear is not confirmed on the root yet: nothing is served
-  // Clears of this host, raised under the store's mutex; and the epoch that the last one of them made. A
-  // chunk is written under the epoch in which it was committed, or never: one that was computed before a
-  // clear is not to be found after it.
+  // Clears of this host, raised under the store's mutex; and the epoch that the last one of them made (at
+  // first: that was found when the namespace was opened). A chunk is written under the epoch in which it was
+  // committed, or never: one that was computed before a clear is not to be found after it.
   std::atomic<uint64_t> clears{0}, cleared_epoch{0};
+  std::mutex clear_mutex;  // for changes of clears and clearing together
 
   // Who this host is in this namespace: options.host_id, until it was adopted here because others took it for
   // dead; then another. A writer that sees host_changes move leaves its open segment as it is (it is the
@@ -93,6 +96,7 @@ struct StorageContext {
   // The namespace by the store's index or by id; null when it is not open here.
   std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;
   std::shared_ptr<StorageNamespace> NamespaceById(const uint8_t id[16]) const;
+  std::vector<std::shared_ptr<StorageNamespace>> AllNamespaces() const;
   mutable std::mutex mutex;  // guards `namespaces` and `reason`
   std::unordered_map<uint32_t, std::shared_ptr<StorageNamespace>> namespaces;
 

@@ -47,10 +47,11 @@ struct CommitTime {
       false;  // the last clear was not confirmed yet: its epoch, once it is known, is this chunk's
 
   static CommitTime Now(const StorageNamespace& ns) {
-    return {ns.clears.load(), ns.epoch.load(), ns.clearing.load()};
+    const bool opening = ns.state.load() == StorageNamespace::State::kOpening;
+    return {ns.clears.load(), ns.epoch.load(), opening || ns.clearing.load()};
   }
   bool IsOf(const StorageNamespace& ns, uint64_t epoch) const {
-    return clears == ns.clears.load() && (clearing ? ns.cleared_epoch.load() : root_epoch) == epoch;
+    return clears == ns.clears.load() && (unknown ? ns.cleared_epoch.load() : root_epoch) == epoch;
   }
 };
 

@@ -17,6 +17,10 @@ constexpr size_t kReadyMax = 1;  // one is prepared while one is written
 constexpr uint64_t kUnreadableMsMax = 30'000;
 constexpr uint64_t kHangsMs = 5'000;  // an append that takes longer gives its turn away
 
+bool MayWrite(const StorageNamespace& ns) {
+  return ns.state.load() == StorageNamespace::State::kReady && ns.measured.load() && !ns.clearing.load();
+}
+
 }  // namespace
 
 std::shared_ptr<DemoteLane> Demoter::Impl::LaneLocked(uint32_t ns) {
@@ -61,7 +65,7 @@ void Demoter::Impl::AdvanceLocked(Lane& lane) {
 
 void Demoter::Impl::PrepareLocked(const std::shared_ptr<Lane>& lane) {
   if (stopping || lane->preparing || lane->ready.size() >= kReadyMax || !lane->queued()) return;
-  if (lane->ns->state.load() != StorageNamespace::State::kReady || lane->ns->clearing.load()) return;
+  if (!MayWrite(*lane->ns)) return;
   const Submitted answer =
       context->control->Submit(IoClass::kStore, [self = shared_from_this(), lane] { self->Prepare(lane); });
   if (answer == Submitted::kYes) lane->preparing = true;
@@ -227,9 +231,7 @@ bool Demoter::Stop(uint64_t wait_ms) {
     const std::lock_guard lock(impl.mutex);
     impl.accepting = false;
     for (const auto& [index, lane] : impl.lanes) {
-      const StorageNamespace& ns = *lane->ns;
-      const bool open = ns.state.load() == StorageNamespace::State::kReady && !ns.clearing.load();
-      if (!open) impl.DropQueueLocked(*lane, impl.context->counters.dropped_down);
+      if (!MayWrite(*lane->ns)) impl.DropQueueLocked(*lane, impl.context->counters.dropped_down);
     }
   }
   bool all = Flush(wait_ms);

@@ -1,11 +1,11 @@
 // The tier below DRAM: log-structured segments on a shared directory.
 //
-//   Store::Commit -> Committed -> Demoter -> SegmentWriter -> seg-<n>.kvs, tail.idx      (store threads)
+//   Store::Commit -> Committed -> Demoter -> SegmentWriter -> seg-<n>.kvs, tail.idx      (control threads)
 //   Store::Lease  -> Find (catalog), Promote -> Promoter -> ReadChunks -> the slot       (load threads)
 //   every poll_ms: Peers (heartbeat, other hosts' indexes, adoption), Reclaimer          (control threads)
 //
-// A hung or failing medium stops none of the store's calls: everything that touches the medium is a task of an
-// IoPool with a breaker, and the catalog stops serving while it is down.
+// A hung or failing medium stops none of the store's calls: everything that touches the medium is a task of
+// an IoPool with a breaker, and the catalog stops serving while it is down.
 #pragma once
 
 #include <cstdint>
@@ -23,34 +23,39 @@ namespace tpu_sync_native {
 
 class StorageTier final : public LowerTier {
  public:
-  // catalog_fd: an empty file (memfd), sized here. Touches the medium for nothing yet.
+  // catalog_fd: an empty file (memfd), sized here. Touches the medium for nothing yet. Throws
+  // std::invalid_argument naming the option.
   StorageTier(std::shared_ptr<FileSystem> files, Store& store, std::shared_ptr<Arena> arena, int catalog_fd,
               const StorageOptions& options);
-  ~StorageTier() override;
+  ~StorageTier() override;  // Stop(0)
 
-  // Reads and checks (or makes) the root's marker, kvtier.json; within wait_ms. "" or why the root cannot be
-  // used, in words that name the path.
+  // Whether the root can be used; reads its marker, kvtier.json, or makes it; within wait_ms. "" or why not,
+  // in words.
   std::string CheckRoot(uint64_t wait_ms);
-  void Start();
-  // Leaves in order as far as the medium answers within wait_ms; joins no thread that hangs.
-  void Stop(uint64_t wait_ms);
+  void Start();  // from now on the store's lower tier
+  // Leaves in order as far as the medium answers within wait_ms; joins no thread that hangs. False: one does,
+  // or not all was written in time.
+  bool Stop(uint64_t wait_ms);
 
-  // The daemon's namespaces. Directory and meta.json are made in the background.
-  void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json, Codec codec);
-  // After Store::ClearNamespace: unreadable here at once, on the root as soon as it answers.
+  // The daemon's namespaces. Directory and meta.json are made in the background. Known ones stay as they are.
+  void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json,
+                     Codec codec);
+  // After Store::ClearNamespace, from which on nothing is leased of it: now nothing is found of it either.
+  // The root learns of it as soon as it answers.
   void ClearNamespace(uint32_t ns);
   bool Flush(uint64_t wait_ms);  // see Demoter
 
   uint32_t Find(uint32_t ns, const KeyBatch& keys, uint32_t first, Location* where) const override;
   bool Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) override;
   void Committed(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) override;
+  void Cleared(uint32_t ns) override;
 
-  std::vector<Counter> Stats() const;  // names begin with storage_
-  // "ok", "full: ...", "down: ...": for people, /readyz and stats.
+  std::vector<Counter> Stats() const;  // names in storage/stats.h
+  // "ok", "full: ...", "failing: ...", "down: ...": for people, /readyz and stats.
   std::string state() const;
   struct NamespaceState {
     uint32_t ns;
-    std::string state;  // "ready", "opening", "refused: ..."
+    std::string state;  // "ready", "opening", "opening: ...", "clearing", "refused: ..."
     uint64_t records, bytes, hosts;
   };
   std::vector<NamespaceState> Namespaces() const;
