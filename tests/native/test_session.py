@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from native_host import BOOT_ID, MIB, PAGE, Files, Host, key, keys, stored
+from native_host import BOOT_ID, MIB, PAGE, Files, Host, key, keys, memfd, stored
 
 import tpu_sync_native as native
 
@@ -190,3 +190,46 @@ def test_metadata_is_read_only_for_a_client() -> None:
     session.ping()
     os.close(read_only)
     host.close()
+
+
+def test_without_storage_there_is_one_tier(host: Host) -> None:
+    _, session = host.attach()
+    ns = host.store.open_namespace(bytes(16), PAGE)
+    stored(session, ns, keys(0, 5))
+    assert session.lookup_tiers(ns, keys(0, 9)) == host.store.lookup_tiers(ns, keys(0, 9)) == (5, 5)
+    session.prefetch(ns, keys(0, 9))
+    session.ping()
+    assert host.store.prefetch(ns, keys(0, 9)) == 0
+    read = session.lease(ns, keys(0, 9))
+    assert session.wait_ready(read.refs.slots, read.refs.generations, 0) == 5
+    assert session.wait_ready(read.refs.slots, read.refs.generations + 1, 1) == 0  # lost: no reason to wait
+    assert session.wait_ready(read.refs.slots[:0], read.refs.generations[:0], 1) == 0
+    with pytest.raises(ValueError, match="5 slots, 4 generations"):
+        session.wait_ready(read.refs.slots, read.refs.generations[:4], 0)
+    session.release(read.lease)
+
+
+def test_an_empty_catalog_is_read_only_and_of_one_size() -> None:
+    catalog_fd = memfd("catalog")
+    native.catalog_make_empty(catalog_fd, 7)
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(catalog_fd, size)
+    with pytest.raises(PermissionError):
+        os.pwrite(catalog_fd, b"x", 0)
+    os.close(catalog_fd)
+
+
+def test_a_catalog_that_is_none_is_refused(host: Host) -> None:
+    ring_fd, catalog_fd = host.files.ring(), memfd("catalog")
+    os.ftruncate(catalog_fd, 4096)
+    host.store.open_session(1, 1, os.getpid(), ring_fd)
+    with pytest.raises(ValueError, match="catalog: magic"):
+        native.Session(
+            data_fd=host.files.data_fd,
+            meta_fd=host.files.meta_fd,
+            ring_fd=ring_fd,
+            doorbell_fd=host.files.doorbell_fd,
+            catalog_fd=catalog_fd,
+        )
+    os.close(catalog_fd)
