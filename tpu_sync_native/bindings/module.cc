@@ -49,6 +49,7 @@ PYBIND11_MODULE(_core, module) {
   BindSession(module);
   BindCatalog(module);
   BindCopyEngine(module);
+  BindStorage(module);
   BindSegment(module);
 }
 

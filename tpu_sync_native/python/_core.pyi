@@ -254,7 +254,8 @@ class Storage:
         """Until everything committed so far is written or dropped; False when the time was over first."""
     def state(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
-    def namespaces(self) -> list[dict[str, Any]]: ...
+    def namespaces(self) -> list[dict[str, Any]]:
+        """index, state (ready, opening[: why], clearing, refused: why), records, bytes and hosts, of each."""
 
 def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
     """The catalog of a daemon without storage: lookups find nothing in it."""
