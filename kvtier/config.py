@@ -33,7 +33,7 @@ SLAB_BYTES_MIN: Final = 2 << 20
 SLAB_BYTES_MAX: Final = 1 << 30
 SEGMENT_BYTES_MIN: Final = 1 << 20
 SEGMENT_BYTES_MAX: Final = 16 << 30
-QUOTA_SEGMENTS_MIN: Final = 4
+QUOTA_BYTES_MIN: Final = 16 << 20
 DEAD_AFTER_POLLS_MIN: Final = 5
 
 
@@ -84,11 +84,9 @@ def _segment(size_bytes: int) -> int:
     return size_bytes
 
 
-def _quota(size_bytes: int, info: ValidationInfo) -> int:
-    """Space is freed by whole segments, so a quota must hold some."""
-    least = QUOTA_SEGMENTS_MIN * info.data.get("storage_segment", 0)
-    if size_bytes and size_bytes < least:
-        raise ValueError(f"is below {QUOTA_SEGMENTS_MIN} times storage_segment, which is {least} bytes")
+def _quota(size_bytes: int) -> int:
+    if size_bytes and size_bytes < QUOTA_BYTES_MIN:
+        raise ValueError("is below 16MiB (0: no limit)")
     return size_bytes
 
 
@@ -158,8 +156,8 @@ class Config(BaseModel):
     )
     storage_segment: Annotated[Size, AfterValidator(_segment)] = Field(
         default=256 << 20,
-        description="Size at which a segment file is closed, the unit in which space is freed. Raise it "
-        "where the file system prefers fewer, larger files.",
+        description="Size at which a segment file is closed, the unit in which space is freed; with a "
+        "small quota a sixteenth of that. Raise it where the file system prefers fewer, larger files.",
     )
     storage_quota: Annotated[Size, AfterValidator(_quota)] = Field(
         default=0,

@@ -33,7 +33,7 @@ class StorageTier:
             self.catalog_fd = read_only(catalog_fd)
             """What engines receive."""
 
-    def _make(self, store: native.Store, catalog_fd: int, boot_id: int) -> "native.Storage | None":
+    def _make(self, store: native.Store, catalog_fd: int, boot_id: int) -> native.Storage | None:
         if not self._config.storage:
             native.catalog_make_empty(catalog_fd, boot_id)
             return None
