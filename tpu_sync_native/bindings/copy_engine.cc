@@ -6,8 +6,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <atomic>
-#include <climits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -15,10 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/futex.h"
 #include "bindings.h"
 #include "client/arena_map.h"
-#include "client/session.h"
+#include "client/index_guard.h"
 #include "copy/reference.h"
 #include "gil.h"
 
@@ -66,38 +63,6 @@ std::vector<uint64_t> Rows(const py::object& extents) {
   }
   return {rows.data(), rows.data() + rows.size()};
 }
-
-// A slot is ours while the shared index says so.
-class IndexGuard final : public SlotGuard {
- public:
-  IndexGuard(std::shared_ptr<const ArenaMap> map, std::shared_ptr<const std::atomic<Lost>> lost)
-      : map_(std::move(map)), lost_(std::move(lost)) {}
-  bool Unchanged(uint32_t slot, uint32_t generation, CopyDirection direction) const override {
-    if (!map_->SameBoot()) return false;
-    const IndexReader& index = map_->index();
-    return direction == CopyDirection::kStore
-               ? index.Writable(slot, generation)
-               : index.ReadinessOf(slot, generation) == Readiness::kReady;
-  }
-  uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const override {
-    return map_->index().ChunkBytes(slot, generation, offset);
-  }
-  Readiness ReadinessOf(uint32_t slot, uint32_t generation) const override {
-    return map_->index().ReadinessOf(slot, generation);
-  }
-  uint32_t Events() const override { return map_->index().promotes_ended(); }
-  void AwaitEvent(uint32_t seen, uint64_t deadline_ns) const override {
-    map_->index().AwaitPromotes(seen, deadline_ns);
-  }
-  void Interrupt() const override { FutexWake(map_->header().promotes_ended, INT_MAX); }
-  bool Abandoned() const override {
-    return lost_->load(std::memory_order_acquire) != Lost::kNo || !map_->SameBoot();
-  }
-
- private:
-  const std::shared_ptr<const ArenaMap> map_;
-  const std::shared_ptr<const std::atomic<Lost>> lost_;
-};
 
 std::shared_ptr<const ArenaMap> MapsOf(const py::object& session) {
   try {
