@@ -35,7 +35,15 @@ class TieredHost:
             catalog_fd=self.catalog_fd,
             host_id=os.urandom(16),
             boot_id=BOOT_ID,
-            options={"records_max": 4096, "sync_ms": 50, "poll_ms": 100, "heartbeat_ms": 100, **options},
+            options={
+                "records_max": 4096,
+                "sync_ms": 50,
+                "poll_ms": 100,
+                "heartbeat_ms": 100,
+                "free_low": 0.0,  # whatever else lies on the file system of the tests
+                "free_high": 0.0,
+                **options,
+            },
         )
         self.storage.check_root(WAIT_S)
         self.storage.start()

@@ -44,6 +44,12 @@ class FakeLowerTier final : public LowerTier {
     committed_.push_back({ns, epoch, {slots.begin(), slots.end()}});
   }
 
+  // What it holds stays, unlike a real one's; the test sees the call.
+  void Cleared(uint32_t ns) override {
+    const std::lock_guard lock(mutex_);
+    cleared_.push_back(ns);
+  }
+
   void Put(uint32_t ns, uint64_t first, uint32_t count, uint32_t bytes = 32) {
     const std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) held_[{ns, KeyOf(first + i, bytes)}] = 1000 + first + i;
@@ -69,6 +75,10 @@ class FakeLowerTier final : public LowerTier {
     const std::lock_guard lock(mutex_);
     return std::exchange(committed_, {});
   }
+  std::vector<uint32_t> TakeCleared() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(cleared_, {});
+  }
   uint64_t finds() const {
     const std::lock_guard lock(mutex_);
     return finds_;
@@ -79,6 +89,7 @@ class FakeLowerTier final : public LowerTier {
   std::map<std::pair<uint32_t, std::string>, Location> held_;
   std::vector<Offered> offered_;
   std::vector<CommittedCall> committed_;
+  std::vector<uint32_t> cleared_;
   mutable uint64_t finds_ = 0;
   bool refusing_ = false;
 };

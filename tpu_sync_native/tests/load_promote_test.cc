@@ -1,5 +1,5 @@
-// A real store with a tier below that the test plays, and a copy engine on the shared index: loads whose chunks
-// come up one by one.
+// A real store with a tier below that the test plays, and a copy engine on the shared index: loads whose
+// chunks come up one by one.
 
 #include <cstring>
 #include <numeric>
@@ -21,13 +21,12 @@ struct World : StoreFixture {
     below.Put(ns, 0, kChunks);
     Put(0, 2);  // two are here
     std::memset(arena->data(), 'h', arena->bytes());
-    engine = std::make_unique<CopyEngine>(
-        CopyEngineOptions{.threads = 1,
-                          .arena = reinterpret_cast<uint8_t*>(map->data()),
-                          .arena_bytes = map->data_bytes(),
-                          .guard = std::make_shared<IndexGuard>(map, lost),
-                          .backend = backend,
-                          .ready_deadline_ms = 3'600'000});
+    engine = std::make_unique<CopyEngine>(CopyEngineOptions{.threads = 1,
+                                                            .arena = reinterpret_cast<uint8_t*>(map->data()),
+                                                            .arena_bytes = map->data_bytes(),
+                                                            .guard = std::make_shared<IndexGuard>(map, lost),
+                                                            .backend = backend,
+                                                            .ready_deadline_ms = 3'600'000});
     layout = engine->AddLayout(
         {{{reinterpret_cast<uint64_t>(device.data()), kChunkBytes, kChunkBytes}}, kChunks, 1, 0});
   }

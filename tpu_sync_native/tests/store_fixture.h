@@ -115,9 +115,8 @@ struct StoreFixture {
   }
   void CheckNothingHeld() const {
     CheckSound();
-    for (const char* name :
-         {"pinned_slots", "reserved_slots", "promoting_slots", "quarantined_slots", "read_leases",
-          "write_leases"}) {
+    for (const char* name : {"pinned_slots", "reserved_slots", "promoting_slots", "quarantined_slots",
+                             "read_leases", "write_leases"}) {
       CHECK(Stat(name) == 0);
     }
   }

@@ -1,6 +1,6 @@
 // Random calls on the store beside a model that is a map: what was committed and not since evicted, cleared
-// or refused must be there, nothing else may be, and the audit must find nothing. A tier below holds a part of
-// the keys; its promotes end at random, in any order, or not for long.
+// or refused must be there, nothing else may be, and the audit must find nothing. A tier below holds a part
+// of the keys; its promotes end at random, in any order, or not for long.
 
 #include <array>
 #include <map>
@@ -165,7 +165,8 @@ class ModelTest {
           (readable ? Readiness::kReady : Readiness::kLost));
     if (readable) committed_.insert({one.space, one.number});
     if (!readable) lost_.insert(IdOf(one.ref));
-    if (end == Store::PromoteEnd::kLostBusy) busy_.push_back({0, one.space, false, true, {{one.number, one.ref}}});
+    if (end == Store::PromoteEnd::kLostBusy)
+      busy_.push_back({0, one.space, false, true, {{one.number, one.ref}}});
     f_.store->EndPromotes({&one.ref, 1}, Store::PromoteEnd::kReadable);  // it has ended
   }
 

@@ -156,7 +156,8 @@ class Stress {
     }
   }
 
-  // The tier's threads: reads that come in late and out of order, fail, or go on writing after they were lost.
+  // The tier's threads: reads that come in late and out of order, fail, or go on writing after they were
+  // lost.
   void EndPromotes(uint64_t seed) {
     std::mt19937_64 random(seed);
     std::vector<FakeLowerTier::Offered> waiting;

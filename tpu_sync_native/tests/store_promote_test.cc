@@ -60,7 +60,8 @@ TEST(ALeaseGoesOnBelow) {
   CHECK(offered.size() == 6 && f.below.finds() == 1);
   for (uint32_t i = 0; i < 6; ++i) {
     const PromoteChunk& chunk = offered[i].chunk;
-    CHECK(offered[i].key() == KeyOf(4 + i) && chunk.from == 1004 + i && offered[i].urgency == Urgency::kLease);
+    CHECK(offered[i].key() == KeyOf(4 + i) && chunk.from == 1004 + i &&
+          offered[i].urgency == Urgency::kLease);
     CHECK(chunk.ref.slot == grant.slots[4 + i].slot && chunk.ref.offset == grant.slots[4 + i].offset);
     CHECK(f.StateOf(chunk.ref) == SlotState::kPromoting);
     CHECK(f.reader->ReadinessOf(chunk.ref.slot, chunk.ref.generation) == Readiness::kPending);
@@ -88,7 +89,8 @@ TEST(WhatIsHereAmongWhatIsBelowIsPinned) {
   f.below.Drop(f.ns, 6);  // storage has dropped one that is here
   const ReadGrant grant = f.Lease(0, 12);
   CHECK(grant.slots.size() == 10 && f.below.TakeOffered().size() == 7);
-  CHECK(f.StateOf(grant.slots[3]) == SlotState::kCommitted && f.StateOf(grant.slots[6]) == SlotState::kCommitted);
+  CHECK(f.StateOf(grant.slots[3]) == SlotState::kCommitted &&
+        f.StateOf(grant.slots[6]) == SlotState::kCommitted);
   CHECK(f.store->LongestPrefix(f.ns, Range(0, 12).batch()) == 10);
 }
 
@@ -239,6 +241,7 @@ TEST(APromoteOfAClearedNamespaceIsLost) {
   f.Lease(2, 2);
   const auto offered = f.below.TakeOffered();
   f.store->ClearNamespace(f.ns);
+  CHECK(f.below.TakeCleared() == std::vector{f.ns});
   f.CheckSound();
   // The same keys, anew.
   CHECK(f.Lease(0, 4).slots.size() == 4);

@@ -12,8 +12,8 @@
 namespace tpu_sync_native {
 namespace {
 
-// The guard's events do not tell that the daemon is gone or that the engine closes; it is asked this often, and
-// only while a job waits.
+// The guard's events do not tell that the daemon is gone or that the engine closes; it is asked this often,
+// and only while a job waits.
 constexpr uint64_t kSleepNsMax = 20 * kNsPerMs;
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Loads whose next chunk is still on its way from storage, and the one thread that waits for all of them.
 //
-// A parked job belongs to the waiter: it is in no queue of the engine, whose threads copy other jobs meanwhile.
-// It goes back (resume) when its next bytes are ready, or lost: lost by the guard's word, because the job's
-// time for it is over, because the guard says that nobody answers any more, or because the waiter stops.
+// A parked job belongs to the waiter: it is in no queue of the engine, whose threads copy other jobs
+// meanwhile. It goes back (resume) when its next bytes are ready, or lost: lost by the guard's word, because
+// the job's time for it is over, because the guard says that nobody answers any more, or because the waiter
+// stops.
 #pragma once
 
 #include <condition_variable>

@@ -37,8 +37,8 @@ class IndexReader {
   // Bytes of the chunk that the slot holds at `offset` under this generation; 0 when it does not.
   uint64_t ChunkBytes(uint32_t slot, uint32_t generation, uint64_t offset) const;
 
-  // Sleeps until promotes have ended since `promotes_ended` was read, at most until deadline_ns (steady). Read
-  // the counter first, then the slots, then wait. May return earlier.
+  // Sleeps until promotes have ended since `promotes_ended` was read, at most until deadline_ns (steady).
+  // Read the counter first, then the slots, then wait. May return earlier.
   uint32_t promotes_ended() const { return view_.header().promotes_ended.load(std::memory_order_acquire); }
   void AwaitPromotes(uint32_t promotes_ended, uint64_t deadline_ns) const;
 

@@ -17,10 +17,10 @@ struct NothingAhead {
   void operator()(uint32_t) const {}
 };
 
-// Goes over the keys from `first` on, as long as each is committed here, on its way up (promoting), or, when it
-// is not here at all, below(i) says that the tier below has it. A key that is being stored is neither: nobody
-// waits for a store. Counts from `first`. ahead(i) comes some keys before below(i), at most kProbeWindow: it may
-// ask for the memory that below(i) will read.
+// Goes over the keys from `first` on, as long as each is committed here, on its way up (promoting), or, when
+// it is not here at all, below(i) says that the tier below has it. A key that is being stored is neither:
+// nobody waits for a store. Counts from `first`. ahead(i) comes some keys before below(i), at most
+// kProbeWindow: it may ask for the memory that below(i) will read.
 template <typename Below, typename Ahead = NothingAhead>
 inline TierHits LeadingTierHits(const MetaView& view, uint32_t ns, const KeyBatch& keys, uint32_t first,
                                 Below below, Ahead ahead = {}) {

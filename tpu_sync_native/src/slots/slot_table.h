@@ -100,7 +100,7 @@ class SlotTable {
   std::vector<Slab> slabs_;
   std::vector<SizeClass> classes_;
   uint32_t free_slabs_;
-  uint32_t free_from_ = 0;  // no free slab lies below
+  uint32_t free_from_ = 0;   // no free slab lies below
   uint64_t counts_[5] = {};  // by SlotState
   uint64_t pinned_ = 0;
 };

@@ -1,9 +1,9 @@
 // What the host tier and the tier below it (storage) owe each other.
 //
 // The store knows slots, leases and what is readable; the lower tier knows media. A promote is the lower
-// tier's: the store reserves a slot for it (state kPromoting, which readers may lease at once and copy from as
-// soon as it is kCommitted), the lower tier fills it and says so. A demote is a copy of a committed chunk: the
-// lower tier pins it for as long as it reads the slot.
+// tier's: the store reserves a slot for it (state kPromoting, which readers may lease at once and copy from
+// as soon as it is kCommitted), the lower tier fills it and says so. A demote is a copy of a committed chunk:
+// the lower tier pins it for as long as it reads the slot.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,13 @@ class LowerTier {
   // returns how many leading ones were found. A hint: a promote of it may still fail.
   virtual uint32_t Find(uint32_t ns, const KeyBatch& keys, uint32_t first, Location* where) const = 0;
   // Queues promotes, in the order in which their chunks are to become readable. Each is ended by
-  // Store::EndPromotes, from another thread. False: the queue is full or the tier is down; nothing was queued.
+  // Store::EndPromotes, from another thread. False: the queue is full or the tier is down; nothing was
+  // queued.
   virtual bool Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) = 0;
   // These were committed, in prefix order, under `epoch`: to be demoted if there is time.
   virtual void Committed(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) = 0;
-  // The namespace was cleared: what lies below of it is not to be found from now on, and what was committed before
-  // is never to be found. What is committed after this call is of the new epoch.
+  // The namespace was cleared: what lies below of it is not to be found from now on, and what was committed
+  // before is never to be found. What is committed after this call is of the new epoch.
   virtual void Cleared(uint32_t ns) { (void)ns; }
 };
 

@@ -33,7 +33,8 @@ PromoteChunk ChunkOf(const SlotRef& ref, Location from, const HashedKey& key) {
 
 }  // namespace
 
-// Step 1: returns where the walk ends. Keys before it have a pinned slot in `refs`, or kNoSlot and a location.
+// Step 1: returns where the walk ends. Keys before it have a pinned slot in `refs`, or kNoSlot and a
+// location.
 uint32_t Store::Impl::PinInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first, SlotRef* refs) {
   const uint64_t owner = OwnerWord(ns, namespaces[ns].epoch);
   scratch.keys.resize(std::max<size_t>(scratch.keys.size(), keys.count));

@@ -30,10 +30,9 @@ struct StoreCounters {
 
 // Order and names as Store::Stats returns them: counters first, then gauges.
 inline constexpr std::string_view kCounterNames[] = {
-    "hits",       "misses",      "stores",        "stored_bytes", "aborts",
-    "cleared",    "evictions",   "evicted_bytes", "refusals",     "index_refusals",
-    "rebalances", "quarantines", "expired_leases",
-    "storage_hits", "promotes", "promote_losses", "promote_refusals"};
+    "hits",           "misses",        "stores",   "stored_bytes",   "aborts",          "cleared",
+    "evictions",      "evicted_bytes", "refusals", "index_refusals", "rebalances",      "quarantines",
+    "expired_leases", "storage_hits",  "promotes", "promote_losses", "promote_refusals"};
 inline constexpr std::string_view kGaugeNames[] = {
     "data_bytes",       // size of the payload file
     "populated_bytes",  // of these, committed by the background population
@@ -46,7 +45,7 @@ inline constexpr std::string_view kGaugeNames[] = {
     "reserved_slots",  "promoting_slots", "quarantined_slots",
     "stale_slots",   // committed, but of a cleared epoch: to be reclaimed
     "pinned_slots",  // held by a read lease or a demote
-    "read_leases",     "write_leases",      "sessions", "namespaces",
+    "read_leases",     "write_leases",    "sessions",          "namespaces",
     "index_bytes",  // memory of the index by now, shared and private
     "draining",     // 1: no new leases
 };

@@ -131,11 +131,17 @@ uint32_t Store::Prefetch(uint32_t ns, const KeyBatch& keys) {
 }
 
 void Store::EndPromotes(std::span<const SlotRef> refs, PromoteEnd end) {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->EndPromotes(refs, end);
+  // In pieces, so that engines get a turn at the mutex in between.
+  constexpr size_t kRefsAtOnce = 512;
+  while (!refs.empty()) {
+    const auto piece = refs.first(std::min(refs.size(), kRefsAtOnce));
+    refs = refs.subspan(piece.size());
+    {
+      std::lock_guard lock(impl_->mutex);
+      impl_->EndPromotes(piece, end);
+    }
+    impl_->index.WakePromoteWaiters();
   }
-  impl_->index.WakePromoteWaiters();
 }
 
 std::vector<DemoteChunk> Store::PinForDemote(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) {

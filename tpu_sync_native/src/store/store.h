@@ -125,7 +125,8 @@ class Store {
   // ---- the tier below; see lower_tier.h ----
   // Before the first session. Null: there is none (any more): it is not called again once this has returned.
   void SetLowerTier(LowerTier* lower);
-  // As Lease without the lease: what lies below is promoted, what lies here is touched. How many are promoted.
+  // As Lease without the lease: what lies below is promoted, what lies here is touched. How many are
+  // promoted.
   uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);
   // Each promote ends once: readable, or lost to whoever leases it. Others than those under way are ignored.
   // kLost gives the slot back; kLostBusy keeps it aside until kGone, because a read may still write into it.

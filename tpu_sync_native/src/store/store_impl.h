@@ -122,8 +122,8 @@ struct Store::Impl {
   uint32_t PinInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first, SlotRef* refs);
   uint32_t TakeForPromotes(uint32_t ns, uint32_t first, uint32_t end, SlotRef* refs);
   void CutWalk(uint32_t from, uint32_t end, const SlotRef* refs);
-  // Goes on behind the leading keys, whose slots stand pinned in `refs`; adds the others it could pin. Returns
-  // how many promotes it began.
+  // Goes on behind the leading keys, whose slots stand pinned in `refs`; adds the others it could pin.
+  // Returns how many promotes it began.
   uint32_t LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency urgency, std::vector<SlotRef>* refs);
   uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);
   TierHits LookupTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const;  // counts from `first`
@@ -195,11 +195,11 @@ struct Store::Impl {
   std::unordered_map<SessionId, SessionRecord> sessions;
   std::unordered_map<LeaseId, LeaseRecord> leases;
   std::vector<Quarantine> quarantines;
-  std::atomic<LowerTier*> lower{nullptr};  // changed under the mutex
+  std::atomic<LowerTier*> lower{nullptr};                   // changed under the mutex
   std::unordered_map<uint32_t, LostPromote> lost_promotes;  // by slot
   std::unordered_map<uint32_t, uint32_t> demote_pins;       // by slot
-  std::vector<uint32_t> records_committed;    // per slab: slots whose record has memory
-  std::vector<uint32_t> key_tails_committed;  // per slab: the same for key tails
+  std::vector<uint32_t> records_committed;                  // per slab: slots whose record has memory
+  std::vector<uint32_t> key_tails_committed;                // per slab: the same for key tails
   KeyScratch scratch;
   StoreCounters counters;
   uint64_t stale_slots = 0;  // committed under a cleared epoch
