@@ -1,0 +1,286 @@
+#include "python_files.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace tpu_sync_native {
+namespace {
+
+// Whether the interpreter still gives its lock to threads like ours; taking it later never returns.
+bool InterpreterLives() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
+#else
+  return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
+#endif
+}
+
+// A reference that any thread may drop.
+class Held {
+ public:
+  explicit Held(py::object object) : object_(object.release().ptr()) {}
+  ~Held() {
+    if (!InterpreterLives()) return;  // its memory goes with the process
+    const py::gil_scoped_acquire gil;
+    Py_XDECREF(object_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  py::handle get() const { return object_; }
+
+ private:
+  PyObject* const object_;
+};
+
+IoError ErrorOf(const py::error_already_set& raised) {
+  if (raised.matches(PyExc_MemoryError)) return {ENOMEM};
+  if (!raised.matches(PyExc_OSError)) return {EIO};
+  const py::object code = py::getattr(raised.value(), "errno", py::none());
+  if (!py::isinstance<py::int_>(code)) return {EIO};
+  const int value = code.cast<int>();
+  return {value > 0 ? value : EIO};
+}
+
+// Makes calls into Python; `call` runs with the GIL.
+template <typename Call>
+IoError WithPython(const Call& call) {
+  if (!InterpreterLives()) return {ECANCELED};
+  const py::gil_scoped_acquire gil;
+  try {
+    return call();
+  } catch (const py::error_already_set& raised) {
+    try {
+      return ErrorOf(raised);
+    } catch (const std::exception&) {  // an exception whose errno cannot be read
+      return {EIO};
+    }
+  } catch (const std::exception&) {  // an answer of another type than was promised, no memory
+    return {EIO};
+  }
+}
+
+// Copies a Python buffer into `parts`, as far as it goes, without the GIL. kShort: it was smaller.
+IoError Scatter(const py::object& data, std::span<const IoVec> parts, uint64_t bytes) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  const auto size = static_cast<uint64_t>(view.len);
+  if (size >= bytes) {
+    const py::gil_scoped_release release;
+    const auto* from = static_cast<const uint8_t*>(view.buf);
+    for (const IoVec& part : parts) {
+      if (part.bytes != 0) std::memcpy(part.data, from, part.bytes);
+      from += part.bytes;
+    }
+  }
+  PyBuffer_Release(&view);
+  return {size >= bytes ? 0 : IoError::kShort};
+}
+
+// False: more than any object can have.
+bool Sum(std::span<const IoVec> parts, uint64_t* bytes) {
+  *bytes = 0;
+  for (const IoVec& part : parts) {
+    if (part.bytes > static_cast<uint64_t>(PY_SSIZE_T_MAX) - *bytes) return false;
+    *bytes += part.bytes;
+  }
+  return true;
+}
+
+class PythonReader final : public ReadFile {
+ public:
+  PythonReader(std::shared_ptr<Held> files, std::string path, uint64_t size)
+      : files_(std::move(files)), path_(std::move(path)), size_(size) {}
+
+  IoError Read(uint64_t offset, std::span<const IoVec> parts) override {
+    uint64_t bytes = 0;
+    if (!Sum(parts, &bytes)) return {EINVAL};
+    if (offset > size_ || bytes > size_ - offset) return {IoError::kShort};
+    if (bytes == 0) return {};
+    return WithPython([&] { return Scatter(files_->get().attr("read")(path_, offset, bytes), parts, bytes); });
+  }
+
+  // As it was when it was opened: objects do not grow.
+  IoError Size(uint64_t* bytes) override {
+    *bytes = size_;
+    return {};
+  }
+
+ private:
+  const std::shared_ptr<Held> files_;
+  const std::string path_;
+  const uint64_t size_;
+};
+
+class PythonAppender final : public AppendFile {
+ public:
+  explicit PythonAppender(py::object writer) : writer_(std::make_unique<Held>(std::move(writer))) {}
+
+  ~PythonAppender() override {
+    if (writer_ == nullptr) return;
+    WithPython([&]() -> IoError {
+      writer_->get().attr("abort")();
+      return {};
+    });
+  }
+
+  IoError Append(std::span<const IoVec> parts) override {
+    uint64_t bytes = 0;
+    if (writer_ == nullptr) return {EBADF};
+    if (!Sum(parts, &bytes)) return {EINVAL};
+    if (bytes == 0) return {};
+    return WithPython([&]() -> IoError {
+      PyObject* const raw = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes));
+      if (raw == nullptr) throw py::error_already_set();
+      const auto data = py::reinterpret_steal<py::object>(raw);
+      {
+        char* to = PyBytes_AS_STRING(raw);  // nobody else has it yet
+        const py::gil_scoped_release release;
+        for (const IoVec& part : parts) {
+          if (part.bytes != 0) std::memcpy(to, part.data, part.bytes);
+          to += part.bytes;
+        }
+      }
+      writer_->get().attr("write")(data);
+      return {};
+    });
+  }
+
+  // Nothing of an object is durable before it is closed.
+  IoError Sync() override { return {writer_ == nullptr ? EBADF : 0}; }
+
+  IoError Close() override {
+    if (writer_ == nullptr) return {EBADF};
+    const IoError error = WithPython([&]() -> IoError {
+      writer_->get().attr("close")();
+      return {};
+    });
+    if (error.ok()) writer_.reset();  // else the destructor aborts it
+    return error;
+  }
+
+ private:
+  std::unique_ptr<Held> writer_;  // null once closed
+};
+
+class PythonFiles final : public FileSystem {
+ public:
+  explicit PythonFiles(const py::object& files) : files_(std::make_shared<Held>(files)) {
+    traits_.name = files.attr("name").cast<std::string>();
+    traits_.io_bytes_best = files.attr("io_bytes_best").cast<uint64_t>();
+    traits_.appends_readable = false;
+    traits_.renames = false;
+  }
+
+  const FileSystemTraits& traits() const override { return traits_; }
+
+  IoError CheckRoot(std::string* why) override {
+    why->clear();
+    const IoError error = WithPython([&]() -> IoError {
+      try {
+        Call("check_root");
+        return {};
+      } catch (const py::error_already_set& raised) {
+        *why = py::str(raised.value()).cast<std::string>();
+        throw;
+      }
+    });
+    if (!error.ok() && why->empty()) *why = error.text();
+    return error;
+  }
+
+  IoError OpenRead(const std::string& path, std::unique_ptr<ReadFile>* file) override {
+    if (!PathIsSafe(path)) return {EINVAL};
+    return WithPython([&]() -> IoError {
+      const auto size = Call("size", path).cast<uint64_t>();
+      *file = std::make_unique<PythonReader>(files_, path, size);
+      return {};
+    });
+  }
+
+  IoError OpenAppend(const std::string& path, uint64_t, std::unique_ptr<AppendFile>* file) override {
+    if (!PathIsSafe(path)) return {EINVAL};
+    return WithPython([&]() -> IoError {
+      *file = std::make_unique<PythonAppender>(Call("create", path));
+      return {};
+    });
+  }
+
+  IoError ReadAll(const std::string& path, uint64_t bytes_max, std::string* data) override {
+    if (!PathIsSafe(path)) return {EINVAL};
+    return WithPython([&]() -> IoError {
+      const py::bytes bytes = Call("read_all", path, bytes_max);
+      std::string read = bytes;
+      if (read.size() > bytes_max) return {EFBIG};
+      *data = std::move(read);
+      return {};
+    });
+  }
+
+  IoError Publish(const std::string& path, std::string_view data, bool exclusive) override {
+    if (!PathIsSafe(path)) return {EINVAL};
+    return WithPython([&]() -> IoError {
+      Call("publish", path, py::bytes(data.data(), data.size()), exclusive);
+      return {};
+    });
+  }
+
+  // An object store has none: they are where something lies below them.
+  IoError MakeDirectory(const std::string& path, bool) override { return {PathIsSafe(path) ? 0 : EINVAL}; }
+
+  IoError List(const std::string& path, std::vector<DirEntry>* entries) override {
+    if (!path.empty() && !PathIsSafe(path)) return {EINVAL};
+    return WithPython([&]() -> IoError {
+      std::vector<DirEntry> listed;
+      for (const py::handle& row : Call("list", path)) {
+        if (listed.size() == kListMax) return {EFBIG};
+        auto [name, directory] = row.cast<std::pair<std::string, bool>>();
+        listed.push_back({std::move(name), directory});
+      }
+      *entries = std::move(listed);
+      return {};
+    });
+  }
+
+  IoError Rename(const std::string& from, const std::string& to) override {
+    return {PathIsSafe(from) && PathIsSafe(to) ? EOPNOTSUPP : EINVAL};
+  }
+
+  IoError Remove(const std::string& path) override {
+    if (!PathIsSafe(path)) return {EINVAL};
+    return WithPython([&]() -> IoError {
+      Call("remove", path);
+      return {};
+    });
+  }
+
+  IoError Space(SpaceInfo* space) override {
+    *space = {};  // unknown
+    return {};
+  }
+
+ private:
+  template <typename... Arguments>
+  py::object Call(const char* name, Arguments&&... arguments) const {
+    return files_->get().attr(name)(std::forward<Arguments>(arguments)...);
+  }
+
+  const std::shared_ptr<Held> files_;
+  FileSystemTraits traits_;
+};
+
+}  // namespace
+
+std::shared_ptr<FileSystem> MakePythonFiles(const py::object& files) {
+  return std::make_shared<PythonFiles>(files);
+}
+
+}  // namespace tpu_sync_native
