@@ -7,7 +7,7 @@ from pathlib import Path
 from tpu_sync_native import _core
 
 STUB = ast.parse((Path(__file__).parents[2] / "tpu_sync_native/python/_core.pyi").read_text())
-ALIASES = {"Keys", "Keep", "U8", "U32", "U64"}
+ALIASES = {"Bytes", "Keys", "Keep", "U8", "U32", "U64"}
 
 
 def names_in(body: list[ast.stmt]) -> set[str]:

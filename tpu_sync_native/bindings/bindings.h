@@ -19,6 +19,7 @@ void BindStore(pybind11::module_& module);    // Store, POLICIES
 void BindSession(pybind11::module_& module);  // Session, DaemonLost
 void BindCatalog(pybind11::module_& module);  // catalog_make_empty
 void BindCopyEngine(pybind11::module_& module);
+void BindFiles(pybind11::module_& module);    // Files, FileReader, FileAppender
 void BindStorage(pybind11::module_& module);  // Storage
 void BindSegment(pybind11::module_& module);  // scan_segment, read_index, read_lease, crc32c, payload codecs
 

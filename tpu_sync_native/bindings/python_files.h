@@ -12,7 +12,7 @@
 
 namespace tpu_sync_native {
 
-// `files` is what _core.pyi calls PythonFiles. Its segments are objects: they are readable once closed, nothing
+// `files` is a PythonFiles of kvtier/io/objects.py. Its segments are objects: they are readable once closed, nothing
 // is renamed. Called with the GIL; what is returned may be used and destroyed by any thread, with or without it.
 std::shared_ptr<FileSystem> MakePythonFiles(const pybind11::object& files);
 

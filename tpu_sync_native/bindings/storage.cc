@@ -13,6 +13,7 @@
 #include "bindings.h"
 #include "fs/posix_file_system.h"
 #include "gil.h"
+#include "python_files.h"
 #include "storage/storage_tier.h"
 
 namespace py = pybind11;
@@ -87,13 +88,12 @@ class PyStorage {
  public:
   PyStorage(const py::handle& store, const std::string& root, const py::object& files, int catalog_fd,
             const py::bytes& host_id, uint64_t boot_id, const py::dict& options) {
-    if (!files.is_none()) throw py::value_error("files: this build takes a directory, as root");
-    if (root.empty()) throw py::value_error("root: the name of a directory is wanted");
+    if (files.is_none() == root.empty()) throw py::value_error("root: a directory, or else files");
     const StorageOptions wanted = OptionsOf(host_id, boot_id, options);
     const StoreParts parts = StoreOf(store);
+    const std::shared_ptr<FileSystem> medium = files.is_none() ? MakePosixFileSystem(root) : MakePythonFiles(files);
     tier_ = WithoutGil([&] {
-      return std::make_unique<StorageTier>(MakePosixFileSystem(root), *parts.store, parts.arena, catalog_fd,
-                                           wanted);
+      return std::make_unique<StorageTier>(medium, *parts.store, parts.arena, catalog_fd, wanted);
     });
   }
 

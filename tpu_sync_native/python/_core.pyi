@@ -222,6 +222,53 @@ def copy_reference(
 ) -> tuple[float, float]:
     """Copy rows like CopyEngine.copy by plain threads: (wall seconds, CPU seconds). For benchmarks."""
 
+# ---- files: the medium under the storage tier ------------------------------------------------
+
+Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]
+
+class FileReader:
+    def read(self, offset: int, buffers: Sequence[Bytes]) -> None:
+        """Fill all of them; EOFError when the file ends before."""
+    def size(self) -> int: ...
+
+class FileAppender:
+    def append(self, buffers: Sequence[Bytes]) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+class Files:
+    """What the storage tier sees of a medium, for tests and benchmarks: a directory, or a
+    kvtier.io.objects.PythonFiles.
+
+    direct: O_DIRECT where it works; ring_reads, ring_writes: io_uring where it is permitted."""
+
+    def __init__(
+        self,
+        where: str | object,
+        *,
+        direct: bool = True,
+        ring_reads: bool = True,
+        ring_writes: bool = False,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def appends_readable(self) -> bool: ...
+    @property
+    def renames(self) -> bool: ...
+    def check_root(self) -> None:
+        """OSError says in words why the root cannot be used."""
+    def open_read(self, path: str) -> FileReader: ...
+    def open_append(self, path: str, bytes_expected: int = 0) -> FileAppender: ...
+    def read_all(self, path: str, bytes_max: int) -> bytes: ...
+    def publish(self, path: str, data: bytes, exclusive: bool = False) -> None: ...
+    def make_directory(self, path: str, exclusive: bool = False) -> None: ...
+    def list(self, path: str) -> list[tuple[str, bool]]: ...
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def space(self) -> tuple[int, int]:
+        """Total and free bytes; both 0 when it cannot be known."""
+
 # ---- storage ---------------------------------------------------------------------------------
 
 class Storage:
