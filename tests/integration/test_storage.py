@@ -29,7 +29,7 @@ def start_host(start_daemon: StartDaemon, tmp_path: Path) -> StartDaemon:
 
 def seen(ns: Namespace, keys: list[bytes], hit: Hit) -> None:
     """Until a lookup says so."""
-    until(lambda: ns.lookup(keys) == hit, f"{hit}", SETTLE_S, lambda: os.sched_yield())
+    until(lambda: ns.lookup(keys) == hit, f"{hit}")
 
 
 def on_storage(writer: Daemon, chunks: int) -> None:
@@ -69,8 +69,11 @@ def test_a_fresh_arena_is_served_from_storage(start_host: StartDaemon) -> None:
     keys = keys_of("kept", 30)
     before = start_host()
     with before.client() as client:
-        store(client.namespace(PRINT, CHUNK), keys)
-    before.finish()
+        ns = client.namespace(PRINT, CHUNK)
+        store(ns, keys[:1])
+        on_storage(before, 1)  # its directory is there
+        store(ns, keys)
+    before.finish()  # right after the commit: what is queued is written first
     after = start_host()
     with after.client() as client:
         ns = client.namespace(PRINT, CHUNK)
