@@ -184,7 +184,9 @@ void SegmentWriter::Impl::AddToCatalog() {
     const bool added =
         of_now && context->catalog->Add(MakeCatalogKey(ns->id, KeyOf(entry)), where) == Catalog::Added::kNew;
     if (!added) segment.dead_records.fetch_add(1);
+    context->counters.demoted_bytes.fetch_add(where.stored_bytes);
   }
+  context->counters.demoted_chunks.fetch_add(open->entries.size() - open->synced);
   segment.records.fetch_add(open->entries.size() - open->synced);
 }
 
