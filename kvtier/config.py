@@ -73,8 +73,16 @@ def _slab(size_bytes: int) -> int:
 
 
 def _storage(root: str) -> str:
+    if "://" in root:
+        if root.startswith("file:"):
+            raise ValueError("is a URL of a directory: give its path alone")
+        if "@" in root or "?" in root:
+            raise ValueError(
+                "carries credentials or options: the store's client takes them from its environment"
+            )
+        return root
     if root and not Path(root).is_absolute():
-        raise ValueError('is not an absolute path ("": no storage)')
+        raise ValueError('is neither an absolute path nor a URL like s3://bucket/prefix ("": no storage)')
     return root
 
 
@@ -151,8 +159,8 @@ class Config(BaseModel):
     )
     storage: Annotated[str, AfterValidator(_storage)] = Field(
         default="",
-        description="Directory below DRAM, on Lustre or any file system that all hosts share; empty: no "
-        "storage. Every host of a fleet names the same one.",
+        description="Directory below DRAM, on Lustre or any file system that all hosts share, or a URL of an "
+        "object store (s3://bucket/prefix); empty: no storage. Every host of a fleet names the same one.",
     )
     storage_segment: Annotated[Size, AfterValidator(_segment)] = Field(
         default=256 << 20,

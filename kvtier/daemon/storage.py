@@ -37,10 +37,17 @@ class StorageTier:
         if not self._config.storage:
             native.catalog_make_empty(catalog_fd, boot_id)
             return None
+        root = self._config.storage
+        files: object | None = None
         try:
+            if "://" in root:
+                from kvtier.io.objects import ObjectFiles  # their clients, only where one is wanted
+
+                files, root = ObjectFiles(root), ""
             return native.Storage(
                 store,
-                root=self._config.storage,
+                root=root,
+                files=files,
                 catalog_fd=catalog_fd,
                 host_id=secrets.token_bytes(16),
                 boot_id=boot_id,

@@ -1,8 +1,8 @@
 """Object stores under the storage tier, through fsspec: whole sealed segments, ranged reads.
 
-The native side (bindings/python_files.h) calls a PythonFiles from its own threads, one call per I/O. An object is
-written once and whole: a segment's bytes go up in parts while it grows and become an object when it is sealed.
-Nothing is renamed; hosts do not take over each other's segments here.
+The native side (bindings/python_files.h) calls a PythonFiles from its own threads, one call per I/O. An
+object is written once and whole: a segment's bytes go up in parts while it grows, and become an object when it
+is sealed. Nothing is renamed; hosts do not take over each other's segments here.
 
 Credentials come from where the store's own client looks for them (environment, instance role), never from the
 configuration, and are never logged.
@@ -35,8 +35,10 @@ class PythonWriter(Protocol):
 
     def write(self, data: bytes, /) -> object:
         """All of it, after what was written before."""
+
     def close(self) -> object:
         """Now there is an object."""
+
     def abort(self) -> object:
         """Give it up; there is no object."""
 
@@ -53,18 +55,25 @@ class PythonFiles(Protocol):
 
     def check_root(self) -> object:
         """OSError whose words say why the root cannot be used."""
+
     def size(self, path: str, /) -> int:
         """ENOENT when there is no such object."""
+
     def read(self, path: str, offset: int, bytes: int, /) -> bytes | bytearray | memoryview:
         """That range; less where the object ends before."""
+
     def create(self, path: str, /) -> PythonWriter:
         """EEXIST when there is one."""
+
     def read_all(self, path: str, bytes_max: int, /) -> bytes:
         """EFBIG when it is larger."""
+
     def publish(self, path: str, data: bytes, exclusive: bool, /) -> object:
         """All of it or nothing, in place of what was there; exclusive: EEXIST instead."""
+
     def list(self, path: str, /) -> Iterable[tuple[str, bool]]:
         """Names directly below, and whether more lies below them."""
+
     def remove(self, path: str, /) -> object:
         """ENOENT or nothing when there is none."""
 
@@ -79,7 +88,6 @@ def code_of(error: BaseException) -> int:
         (NotADirectoryError, errno.ENOTDIR),
         (TimeoutError, errno.ETIMEDOUT),
         (MemoryError, errno.ENOMEM),
-        (NotImplementedError, errno.EOPNOTSUPP),
     ):
         if isinstance(error, kind):
             return code
@@ -104,7 +112,7 @@ def as_os_error(call: Callable[P, R]) -> Callable[P, R]:
 class ObjectWriter:
     """An upload in parts. Used by one thread at a time."""
 
-    def __init__(self, file: Any) -> None:  # noqa: D107
+    def __init__(self, file: Any) -> None:
         self._file = file
 
     @as_os_error
@@ -124,7 +132,7 @@ class ObjectWriter:
         try:
             self._file.discard()
         finally:
-            # Or its finalizer would flush what is left, into a new upload. Some say themselves whether they are.
+            # Or its finalizer would flush what is left, into a new upload. Some files know it by themselves.
             with contextlib.suppress(AttributeError):
                 self._file.closed = True
 
@@ -141,8 +149,8 @@ class ObjectFiles:
             raise ValueError(f"{url} is no URL")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError(
-                f"storage {parts.scheme}://...: credentials and options do not belong in the URL; the store's "
-                "client finds them in its environment"
+                f"storage {parts.scheme}://...: credentials and options do not belong in the URL; the "
+                "store's client finds them in its environment"
             )
         try:
             self._fs, root = fsspec.core.url_to_fs(

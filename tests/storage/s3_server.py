@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import boto3
 from moto.server import ThreadedMotoServer
 
-BUCKET = "kv"
+BUCKET = "kvtier-test"
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
-"""What is particular to object stores: roots that cannot be used, stores that fail, Python that misbehaves."""
+"""Object stores: roots that cannot be used, stores that fail, Python that misbehaves."""
 
 import errno
+import secrets
 import socket
 from collections.abc import Iterator
 
+import boto3
 import pytest
 from s3_server import BUCKET, s3_server
 
@@ -55,16 +57,15 @@ def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_uploads_that_end_early_leave_nothing(s3: str) -> None:
-    import boto3
-
-    files = native.Files(ObjectFiles(f"s3://{BUCKET}/p"))
+    prefix = secrets.token_hex(4)
+    files = native.Files(ObjectFiles(f"s3://{BUCKET}/{prefix}"))
     file = files.open_append("seg-0000000001.kvs")
     file.append([bytes(40 << 20)])
     client = boto3.client("s3", endpoint_url=s3)
-    assert len(client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])) == 1
+    assert len(client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]) == 1
     del file
-    assert client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []) == []
-    assert "Contents" not in client.list_objects_v2(Bucket=BUCKET)
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=BUCKET)
+    assert "Contents" not in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)
 
 
 class Broken:

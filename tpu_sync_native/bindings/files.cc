@@ -57,7 +57,8 @@ class Parts {
 
 class PyReader {
  public:
-  PyReader(std::unique_ptr<ReadFile> file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  PyReader(std::unique_ptr<ReadFile> file, std::string path)
+      : file_(std::move(file)), path_(std::move(path)) {}
   ~PyReader() {
     const py::gil_scoped_release release;
     file_.reset();

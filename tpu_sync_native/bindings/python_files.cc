@@ -105,7 +105,8 @@ class PythonReader final : public ReadFile {
     if (!Sum(parts, &bytes)) return {EINVAL};
     if (offset > size_ || bytes > size_ - offset) return {IoError::kShort};
     if (bytes == 0) return {};
-    return WithPython([&] { return Scatter(files_->get().attr("read")(path_, offset, bytes), parts, bytes); });
+    return WithPython(
+        [&] { return Scatter(files_->get().attr("read")(path_, offset, bytes), parts, bytes); });
   }
 
   // As it was when it was opened: objects do not grow.

@@ -1,5 +1,5 @@
-// What goes wrong, planted by a test: errors on the nth matching call, torn appends, short reads, latency, hangs
-// that last until Release(), directory listings of yesterday.
+// What goes wrong, planted by a test: errors on the nth matching call, torn appends, short reads, latency,
+// hangs that last until Release(), directory listings of yesterday.
 #pragma once
 
 #include <fnmatch.h>
@@ -91,7 +91,8 @@ class FaultPlan {
       }
       if (fault.hang) Hang(lock);
     }
-    if (call.op == kOpList && stale_calls_ != 0 && fnmatch(stale_pattern_.c_str(), call.path.c_str(), 0) == 0) {
+    if (call.op == kOpList && stale_calls_ != 0 &&
+        fnmatch(stale_pattern_.c_str(), call.path.c_str(), 0) == 0) {
       int& left = stale_left_.try_emplace(call.path, stale_calls_).first->second;
       if (left != 0) {
         --left;
@@ -138,7 +139,7 @@ class FaultPlan {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Planted> faults_;  // Add keeps references valid, for those that hang
+  std::deque<Planted> faults_;                             // Add keeps references valid, for those that hang
   std::map<std::string, std::vector<DirEntry>> listings_;  // as last answered
   std::map<std::string, int> stale_left_;
   std::string stale_pattern_;
@@ -148,10 +149,13 @@ class FaultPlan {
 };
 
 // Any file system with planted faults.
-inline std::shared_ptr<FileSystem> WithFaults(std::shared_ptr<FileSystem> below, std::shared_ptr<FaultPlan> plan) {
+inline std::shared_ptr<FileSystem> WithFaults(std::shared_ptr<FileSystem> below,
+                                              std::shared_ptr<FaultPlan> plan) {
   FileHooks hooks;
   hooks.before = [plan](const FileCall& call) { return plan->Before(call); };
-  hooks.listed = [plan](const FileCall& call, std::vector<DirEntry>& entries) { plan->Listed(call, entries); };
+  hooks.listed = [plan](const FileCall& call, std::vector<DirEntry>& entries) {
+    plan->Listed(call, entries);
+  };
   return std::make_shared<HookedFiles>(std::move(below), std::move(hooks));
 }
 

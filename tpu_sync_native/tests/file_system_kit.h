@@ -1,5 +1,5 @@
-// What every FileSystem owes its callers, as tests: run against the POSIX one in each of its ways to move bytes,
-// the one in memory, and those over Python objects. Each check gets a file system with an empty root.
+// What every FileSystem owes its callers, as tests: run against the POSIX one in each of its ways to move
+// bytes, the one in memory, and those over Python objects. Each check gets a file system with an empty root.
 #pragma once
 
 #include <algorithm>
@@ -17,56 +17,12 @@
 #include <vector>
 
 #include "check.h"
+#include "file_tools.h"
 #include "fs/file_system.h"
 
 namespace tpu_sync_native::testing {
 
 using MakeFiles = std::function<std::shared_ptr<FileSystem>()>;
-
-// Page-aligned memory, filled with a pattern of its own.
-class Buffer {
- public:
-  explicit Buffer(uint64_t bytes, uint64_t seed = 1)
-      : bytes_(bytes), data_(static_cast<uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096))) {
-    std::mt19937_64 random(seed);
-    for (uint64_t i = 0; i < bytes; i += 8) {
-      const uint64_t word = random();
-      std::memcpy(data_ + i, &word, std::min<uint64_t>(8, bytes - i));
-    }
-  }
-  ~Buffer() { std::free(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  uint8_t* data() { return data_; }
-  uint64_t size() const { return bytes_; }
-  IoVec part(uint64_t offset, uint64_t bytes) { return {data_ + offset, bytes}; }
-  IoVec all() { return {data_, bytes_}; }
-  std::string text() const { return {reinterpret_cast<const char*>(data_), bytes_}; }
-
- private:
-  const uint64_t bytes_;
-  uint8_t* const data_;
-};
-
-inline void Ok(const IoError& error, const char* what) {
-  if (!error.ok()) Fail(__FILE__, __LINE__, what, error.text());
-}
-inline void Is(const IoError& error, int code, const char* what) {
-  if (error.code != code) Fail(__FILE__, __LINE__, what, error.text());
-}
-
-inline std::unique_ptr<AppendFile> Append(FileSystem& files, const std::string& path, std::vector<IoVec> parts) {
-  std::unique_ptr<AppendFile> file;
-  Ok(files.OpenAppend(path, 1 << 20, &file), path.c_str());
-  Ok(file->Append(parts), path.c_str());
-  return file;
-}
-
-inline std::string ReadBack(FileSystem& files, const std::string& path) {
-  std::string data;
-  Ok(files.ReadAll(path, 1ull << 30, &data), path.c_str());
-  return data;
-}
 
 inline void KitDirectories(FileSystem& files) {
   Ok(files.MakeDirectory("v1/ab/hosts", false), "parents too");
@@ -109,8 +65,8 @@ inline void KitDirectories(FileSystem& files) {
 
 inline void KitUnsafePaths(FileSystem& files) {
   Ok(files.MakeDirectory("a", false), "a");
-  for (const std::string path : {"", "/", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a/.b", "a/./b", "a b", "a\nb",
-                                 "a\\b", "ä"}) {
+  for (const std::string path :
+       {"", "/", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a/.b", "a/./b", "a b", "a\nb", "a\\b", "ä"}) {
     std::string data;
     std::unique_ptr<ReadFile> reader;
     std::unique_ptr<AppendFile> appender;
@@ -138,7 +94,8 @@ inline void KitAppendAndRead(FileSystem& files) {
   if (visible) Is(files.OpenAppend("d/f", 0, &second), EEXIST, "exclusive");
   std::unique_ptr<ReadFile> early;
   CHECK(files.OpenRead("d/f", &early).ok() == visible);
-  Ok(file->Append(std::vector{data.part(12288, 1000), data.part(13288, 1), data.part(13289, 50'000)}), "odd sizes");
+  Ok(file->Append(std::vector{data.part(12288, 1000), data.part(13288, 1), data.part(13289, 50'000)}),
+     "odd sizes");
   Ok(file->Append({}), "nothing");
   Ok(file->Append(std::vector{data.part(63289, 0), data.part(63289, 300'000 - 63289)}), "the rest");
   Ok(file->Sync(), "sync");
@@ -205,10 +162,14 @@ inline void KitRandomVectors(FileSystem& files) {
     Buffer data(3 << 20, seed);
     const auto some_bytes = [&](uint64_t most) {
       switch (random() % 4) {
-        case 0: return std::min<uint64_t>(most, random() % 5000);
-        case 1: return std::min<uint64_t>(most, 4096 * (random() % 20));
-        case 2: return std::min<uint64_t>(most, 4096 * (random() % 20) + random() % 3);
-        default: return std::min<uint64_t>(most, random() % 400'000);
+        case 0:
+          return std::min<uint64_t>(most, random() % 5000);
+        case 1:
+          return std::min<uint64_t>(most, 4096 * (random() % 20));
+        case 2:
+          return std::min<uint64_t>(most, 4096 * (random() % 20) + random() % 3);
+        default:
+          return std::min<uint64_t>(most, random() % 400'000);
       }
     };
     const std::string path = "d/f" + std::to_string(seed);
@@ -231,7 +192,8 @@ inline void KitRandomVectors(FileSystem& files) {
     Ok(files.OpenRead(path, &reader), "open");
     Buffer got(6 << 20, seed + 100);
     for (int call = 0; call < 40; ++call) {
-      const uint64_t offset = random() % 2 == 0 ? 4096 * (random() % (model.size() / 4096 + 1)) : random() % (model.size() + 1);
+      const uint64_t offset =
+          random() % 2 == 0 ? 4096 * (random() % (model.size() / 4096 + 1)) : random() % (model.size() + 1);
       std::vector<IoVec> parts;
       uint64_t left = model.size() - std::min<uint64_t>(offset, model.size());
       uint64_t at = random() % 2 == 0 ? 0 : random() % 4096;
@@ -265,19 +227,6 @@ inline void KitPublish(FileSystem& files) {
   CHECK(entries.size() == 1);  // no temporaries left
 }
 
-inline void RunAtOnce(int threads, const std::function<void(int)>& run) {
-  std::atomic<int> ready{0};
-  std::vector<std::thread> all;
-  for (int i = 0; i < threads; ++i) {
-    all.emplace_back([&, i] {
-      ++ready;
-      while (ready < threads) std::this_thread::yield();
-      run(i);
-    });
-  }
-  for (std::thread& thread : all) thread.join();
-}
-
 inline void KitRaces(FileSystem& files) {
   Ok(files.MakeDirectory("d", false), "d");
   // An object store may let the last one win.
@@ -302,7 +251,8 @@ inline void KitRaces(FileSystem& files) {
   std::atomic<bool> over{false};
   RunAtOnce(3, [&](int i) {
     if (i == 0) {
-      for (int j = 1; j < 40; ++j) Ok(files.Publish("d/lease", std::string(5000, 'a' + j % 26), false), "replace");
+      for (int j = 1; j < 40; ++j)
+        Ok(files.Publish("d/lease", std::string(5000, 'a' + j % 26), false), "replace");
       over = true;
       return;
     }
@@ -401,9 +351,15 @@ inline void KitManyReaders(FileSystem& files) {
 
 inline void RunFileSystemKit(const char* name, const MakeFiles& make) {
   const std::pair<const char*, void (*)(FileSystem&)> checks[] = {
-      {"directories", KitDirectories},   {"unsafe paths", KitUnsafePaths},     {"append and read", KitAppendAndRead},
-      {"large vectors", KitLargeVectors}, {"random vectors", KitRandomVectors}, {"publish", KitPublish},
-      {"races", KitRaces},               {"rename", KitRename},                {"abandoned", KitAbandoned},
+      {"directories", KitDirectories},
+      {"unsafe paths", KitUnsafePaths},
+      {"append and read", KitAppendAndRead},
+      {"large vectors", KitLargeVectors},
+      {"random vectors", KitRandomVectors},
+      {"publish", KitPublish},
+      {"races", KitRaces},
+      {"rename", KitRename},
+      {"abandoned", KitAbandoned},
       {"many readers", KitManyReaders},
   };
   for (const auto& [what, check] : checks) {

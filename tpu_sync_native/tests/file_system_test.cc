@@ -29,8 +29,8 @@ namespace {
 using namespace testing;
 
 // A fresh root per check, all removed at the end.
-MakeFiles Posix(const std::shared_ptr<std::vector<std::unique_ptr<TemporaryRoot>>>& roots, PosixOptions options,
-                std::string above = "") {
+MakeFiles Posix(const std::shared_ptr<std::vector<std::unique_ptr<TemporaryRoot>>>& roots,
+                PosixOptions options, std::string above = "") {
   return [=]() -> std::shared_ptr<FileSystem> {
     roots->push_back(std::make_unique<TemporaryRoot>(above));
     return MakePosixFileSystem(roots->back()->path(), options);
@@ -109,9 +109,8 @@ TEST(PosixWithoutNewCalls) {
 
 TEST(RingThatDies) {
   // The call that makes rings work is refused after the ring was made: the pieces go plainly.
-  WithoutCalls({SYS_io_uring_enter}, EINVAL, [] {
-    RunPosixKit("a dead ring", {.ring_reads = true, .ring_writes = true});
-  });
+  WithoutCalls({SYS_io_uring_enter}, EINVAL,
+               [] { RunPosixKit("a dead ring", {.ring_reads = true, .ring_writes = true}); });
 }
 
 TEST(PlansCoverAllAndKeepToTheUnit) {
@@ -125,7 +124,8 @@ TEST(PlansCoverAllAndKeepToTheUnit) {
     uint64_t total = 0;
     for (uint64_t count = random() % 10; count != 0; --count) {
       const uint64_t at = random() % 2 == 0 ? kDirectUnit * (random() % 100) : random() % 1'000'000;
-      parts.push_back(memory.part(at, random() % 2 == 0 ? kDirectUnit * (random() % 700) : random() % 3'000'000));
+      parts.push_back(
+          memory.part(at, random() % 2 == 0 ? kDirectUnit * (random() % 700) : random() % 3'000'000));
       total += parts.back().bytes;
     }
     const IoPlan plan = PlanIo(offset, parts, unit, 1 << 20);

@@ -50,15 +50,16 @@ struct FileCall {
 
 // What a hook makes of a call that is about to happen. The default lets it happen.
 struct FileVerdict {
-  IoError error;  // not ok: the call fails so, without reaching the files below ...
-  std::optional<uint64_t> bytes_done;              // ... but for this many bytes, of a read or an append
+  IoError error;                       // not ok: the call fails so, without reaching the files below ...
+  std::optional<uint64_t> bytes_done;  // ... but for this many bytes, of a read or an append
   std::optional<std::vector<DirEntry>> listing{};  // what List answers instead
 };
 
 struct FileHooks {
-  std::function<FileVerdict(const FileCall&)> before;                    // may block, may kill the process
-  std::function<void(const FileCall&, const IoError&)> after;            // the call is done
-  std::function<void(const FileCall&, std::vector<DirEntry>&)> listed;  // what List found, to be kept or changed
+  std::function<FileVerdict(const FileCall&)> before;          // may block, may kill the process
+  std::function<void(const FileCall&, const IoError&)> after;  // the call is done
+  std::function<void(const FileCall&, std::vector<DirEntry>&)>
+      listed;  // what List found, to be kept or changed
 };
 
 // The first `bytes` of `parts`.
@@ -118,13 +119,13 @@ class HookedFiles : public FileSystem {
                 [&] { return below_->Publish(path, data, exclusive); });
   }
   IoError MakeDirectory(const std::string& path, bool exclusive) override {
-    return Call(*hooks_, {kOpMakeDirectory, path, {}}, [&] { return below_->MakeDirectory(path, exclusive); });
+    return Call(*hooks_, {kOpMakeDirectory, path, {}},
+                [&] { return below_->MakeDirectory(path, exclusive); });
   }
   IoError List(const std::string& path, std::vector<DirEntry>* entries) override {
     const FileCall call{kOpList, path, {}};
     std::optional<std::vector<DirEntry>> instead;
-    const IoError error = Call(
-        *hooks_, call, [&] { return below_->List(path, entries); }, &instead);
+    const IoError error = Call(*hooks_, call, [&] { return below_->List(path, entries); }, &instead);
     if (!error.ok()) return error;
     if (instead) {
       *entries = std::move(*instead);

@@ -167,9 +167,7 @@ TEST(AProbeThatSucceedsClosesAndTheLostThreadIsMadeGood) {
   const Block hang(pool, 2);  // all threads
   CHECK(Eventually([&] { return pool.counters().stuck_threads == 2; }));
   CHECK(pool.down());
-  CHECK(Eventually([&] {
-    return pool.Submit(IoClass::kLoad, [&] { pool.Report({}); }) == Submitted::kYes;
-  }));
+  CHECK(Eventually([&] { return pool.Submit(IoClass::kLoad, [&] { pool.Report({}); }) == Submitted::kYes; }));
   CHECK(Eventually([&] { return !pool.down(); }));
   // As wide as before: two tasks run at once.
   Event first, second;

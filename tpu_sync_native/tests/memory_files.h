@@ -1,12 +1,11 @@
-// A FileSystem in memory that keeps apart what is written and what is durable, and forgets the difference when
-// it crashes: bytes appended since the last Sync, and directory entries made or removed since the directory was
-// last synced (by the first Sync of a file in it, a Publish, a Rename, a MakeDirectory).
+// A FileSystem in memory that keeps apart what is written and what is durable, and forgets the difference
+// when it crashes: bytes appended since the last Sync, and directory entries made or removed since the
+// directory was last synced (by the first Sync of a file in it, a Publish, a Rename, a MakeDirectory).
 #pragma once
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "fs/file_system.h"
+#include "memory_tree.h"
 
 namespace tpu_sync_native::testing {
 
@@ -30,8 +30,9 @@ class MemoryFiles : public FileSystem {
 
   // ---- for tests ----
 
-  // Power fails: open files are dead (EIO), only what was durable is left. seed != 0: by chance, parts of what
-  // was not durable survive too, as they do on real media: some entries, and part of a tail, perhaps as zeros.
+  // Power fails: open files are dead (EIO), only what was durable is left. seed != 0: by chance, parts of
+  // what was not durable survive too, as they do on real media: some entries, and part of a tail, perhaps as
+  // zeros.
   void Crash(uint64_t seed = 0) {
     const std::lock_guard lock(mutex_);
     ++life_;
@@ -205,8 +206,8 @@ class MemoryFiles : public FileSystem {
     if (const IoError error = CheckNew(to); !error.ok()) return error;
     if (to.starts_with(from + "/")) return {EINVAL};
     SyncEntry(from);  // the entry itself moves durably, though not what was not durable below it
-    MoveIn(files_, from, to);
-    MoveIn(durable_, from, to);
+    files_.Move(from, to);
+    durable_.Move(from, to);
     SyncDirectory(ParentOf(from));
     SyncDirectory(ParentOf(to));
     return {};
@@ -243,14 +244,8 @@ class MemoryFiles : public FileSystem {
   }
 
  private:
-  struct Node {
-    std::string data;
-    size_t synced = 0;  // of data, from the front
-  };
-  struct Tree {
-    std::map<std::string, std::shared_ptr<Node>> files;
-    std::set<std::string> directories{""};
-  };
+  using Node = MemoryNode;
+  using Tree = MemoryTree;
 
   class Reader : public ReadFile {
    public:
@@ -305,7 +300,7 @@ class MemoryFiles : public FileSystem {
       if (life_ != files_.life_) return {EIO};
       if (closed_) return {EBADF};
       node_->synced = node_->data.size();
-      if (!entry_synced_) files_.SyncDirectory(files_.ParentOf(path_));
+      if (!entry_synced_) files_.SyncDirectory(ParentOf(path_));
       entry_synced_ = true;
       return {};
     }
@@ -319,7 +314,7 @@ class MemoryFiles : public FileSystem {
       if (const IoError error = files_.CheckNew(path_); !error.ok()) return error;
       node_->synced = node_->data.size();
       files_.files_.files[path_] = node_;
-      files_.SyncDirectory(files_.ParentOf(path_));
+      files_.SyncDirectory(ParentOf(path_));
       return {};
     }
 
@@ -331,15 +326,6 @@ class MemoryFiles : public FileSystem {
     bool closed_ = false;
     bool entry_synced_ = false;
   };
-
-  static std::string ParentOf(const std::string& path) {
-    const size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "" : path.substr(0, slash);
-  }
-  static std::string NameOf(const std::string& path) {
-    const size_t slash = path.rfind('/');
-    return slash == std::string::npos ? path : path.substr(slash + 1);
-  }
 
   IoError CheckNew(const std::string& path) const {
     if (!PathIsSafe(path)) return {EINVAL};
@@ -376,21 +362,6 @@ class MemoryFiles : public FileSystem {
       }
     }
     for (const std::string& name : names) SyncEntry(name);
-  }
-
-  static void MoveIn(Tree& tree, const std::string& from, const std::string& to) {
-    std::map<std::string, std::shared_ptr<Node>> files;
-    for (const auto& [path, node] : tree.files) {
-      const bool moves = path == from || path.starts_with(from + "/");
-      files[moves ? to + path.substr(from.size()) : path] = node;
-    }
-    std::set<std::string> directories;
-    for (const std::string& path : tree.directories) {
-      const bool moves = path == from || path.starts_with(from + "/");
-      directories.insert(moves ? to + path.substr(from.size()) : path);
-    }
-    tree.files = std::move(files);
-    tree.directories = std::move(directories);
   }
 
   uint64_t UsedLocked() const {

@@ -26,8 +26,8 @@ bool PathIsSafe(std::string_view path) {
       at_start = true;
       continue;
     }
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-                       c == '_' || (c == '.' && !at_start);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_' || (c == '.' && !at_start);
     if (!plain) return false;
     at_start = false;
   }

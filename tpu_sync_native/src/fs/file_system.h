@@ -1,10 +1,10 @@
-// What the storage tier needs of a shared directory. One contract for a POSIX mount (posix_file_system.h), for
-// an object store and for the doubles that tests plant faults with.
+// What the storage tier needs of a shared directory. One contract for a POSIX mount (posix_file_system.h),
+// for an object store and for the doubles that tests plant faults with.
 //
 // Every call may block for as long as the medium likes (a hung mount blocks for ever), so only threads of an
-// IoPool make them, and nobody joins those threads. No call throws; all are thread-safe. Paths are relative to
-// the root, with '/' between names; names are checked by PathIsSafe before they come here, symbolic links are
-// not followed.
+// IoPool make them, and nobody joins those threads. No call throws; all are thread-safe. Paths are relative
+// to the root, with '/' between names; names are checked by PathIsSafe before they come here, symbolic links
+// are not followed.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ struct IoVec {
 
 // What a medium can do; false or 0 means less. A caller asks instead of knowing names.
 struct FileSystemTraits {
-  std::string name;                // for people: "posix, O_DIRECT, io_uring"
-  bool appends_readable = true;    // what was appended and synced can be read before Close
-  bool renames = true;             // Rename is atomic and exclusive creation works
-  uint64_t alignment_bytes = 1;    // of offsets, lengths and addresses, to be fast (4096 for O_DIRECT)
+  std::string name;                  // for people: "posix, O_DIRECT, io_uring"
+  bool appends_readable = true;      // what was appended and synced can be read before Close
+  bool renames = true;               // Rename is atomic and exclusive creation works
+  uint64_t alignment_bytes = 1;      // of offsets, lengths and addresses, to be fast (4096 for O_DIRECT)
   uint64_t io_bytes_best = 8 << 20;  // one read or write of this size runs at full speed
 };
 
@@ -88,7 +88,8 @@ class FileSystem {
   // directory), replacing what was there; readers see the old one or the new one. exclusive: EEXIST instead
   // of replacing.
   virtual IoError Publish(const std::string& path, std::string_view data, bool exclusive) = 0;
-  virtual IoError MakeDirectory(const std::string& path, bool exclusive) = 0;  // parents too, unless exclusive
+  virtual IoError MakeDirectory(const std::string& path,
+                                bool exclusive) = 0;  // parents too, unless exclusive
   // "" is the root. Symbolic links and other oddities are listed as files; they cannot be opened. EFBIG: more
   // entries than kListMax.
   virtual IoError List(const std::string& path, std::vector<DirEntry>* entries) = 0;
@@ -110,8 +111,8 @@ class FileSystem {
 // with '.', no empty name, no "..", no leading '/'.
 bool PathIsSafe(std::string_view path);
 
-// Whether a name is that of a temporary which Publish (of any host) makes beside the file it publishes, and which
-// is left over when the host dies. PathIsSafe refuses it: only RemoveTemporaries touches one.
+// Whether a name is that of a temporary which Publish (of any host) makes beside the file it publishes, and
+// which is left over when the host dies. PathIsSafe refuses it: only RemoveTemporaries touches one.
 bool IsTemporaryName(std::string_view name);
 
 inline constexpr size_t kListMax = 1 << 20;

@@ -68,11 +68,12 @@ IoPlan PlanIo(uint64_t offset, std::span<const IoVec> parts, uint64_t unit, uint
     auto* data = static_cast<uint8_t*>(part.data);
     uint64_t left = part.bytes;
     while (left != 0) {
-      const bool aligned = offset % unit == 0 && reinterpret_cast<uintptr_t>(data) % unit == 0 && left >= unit;
+      const bool aligned =
+          offset % unit == 0 && reinterpret_cast<uintptr_t>(data) % unit == 0 && left >= unit;
       IoPiece* piece = plan.pieces.empty() ? nullptr : &plan.pieces.back();
       const uint64_t end_max = piece == nullptr ? 0
-                               : aligned ? piece->offset + piece_bytes_max
-                                         : RoundDown(piece->offset, unit) + kBounceBytes;
+                               : aligned        ? piece->offset + piece_bytes_max
+                                                : RoundDown(piece->offset, unit) + kBounceBytes;
       if (piece == nullptr || piece->bounced == aligned || offset >= end_max ||
           (aligned && piece->count >= IOV_MAX)) {
         plan.pieces.push_back({offset, 0, static_cast<uint32_t>(plan.vectors.size()), 0, !aligned});
@@ -81,7 +82,8 @@ IoPlan PlanIo(uint64_t offset, std::span<const IoVec> parts, uint64_t unit, uint
       uint64_t take = std::min(aligned ? RoundDown(left, unit) : left, end_max - offset);
       // Offset and address out of step with the unit by as much: in step again at the next one.
       const uint64_t astray = offset % unit;
-      if (astray != 0 && reinterpret_cast<uintptr_t>(data) % unit == astray) take = std::min(take, unit - astray);
+      if (astray != 0 && reinterpret_cast<uintptr_t>(data) % unit == astray)
+        take = std::min(take, unit - astray);
       plan.vectors.push_back({data, take});
       piece->bytes += take;
       ++piece->count;

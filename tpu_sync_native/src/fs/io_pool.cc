@@ -186,8 +186,8 @@ struct IoPool::Impl {
     return true;
   }
 
-  // Sleeps until the task that runs longest would count as stuck; one that begins later is due later. While the
-  // breaker is open, also until the next probe.
+  // Sleeps until the task that runs longest would count as stuck; one that begins later is due later. While
+  // the breaker is open, also until the next probe.
   void Watch(const std::shared_ptr<Impl>& self) {
     std::unique_lock lock(mutex);
     const auto patience = milliseconds(options.stuck_ms);

@@ -1,11 +1,11 @@
 // Threads that may block in the medium, and the patience of those who wait for them.
 //
-// A task runs on one of `threads` threads, the more urgent class first. A waiter gives up at its deadline; the
-// task then runs on (or hangs on) and its result is dropped, so a task owns what it touches: it captures shared
-// pointers and never borrowed memory, except arena slots that stay pinned until it has ended. A thread that is
-// stuck for longer than `stuck_ms` opens the breaker: Submit refuses at once (kDown), so that nobody queues
-// behind a hung mount; it closes when the stuck thread comes back, or a probe succeeds. Stop never joins a
-// stuck thread: it is detached and keeps its own state alive.
+// A task runs on one of `threads` threads, the more urgent class first. A waiter gives up at its deadline;
+// the task then runs on (or hangs on) and its result is dropped, so a task owns what it touches: it captures
+// shared pointers and never borrowed memory, except arena slots that stay pinned until it has ended. A thread
+// that is stuck for longer than `stuck_ms` opens the breaker: Submit refuses at once (kDown), so that nobody
+// queues behind a hung mount; it closes when the stuck thread comes back, or a probe succeeds. Stop never
+// joins a stuck thread: it is detached and keeps its own state alive.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct IoPoolOptions {
   uint64_t stuck_ms = 5000;        // one task this long: the medium hangs
   uint32_t failures_to_open = 16;  // consecutive failed tasks (Report) that open the breaker
   uint64_t probe_ms = 1000;        // how often an open breaker lets one task through
-  // If given, an open breaker refuses every Submit and runs this instead, once per probe_ms: a pool that nobody
-  // submits to while it is down (its callers stop at their own switch) closes by itself all the same.
+  // If given, an open breaker refuses every Submit and runs this instead, once per probe_ms: a pool that
+  // nobody submits to while it is down (its callers stop at their own switch) closes by itself all the same.
   std::function<IoError()> probe;
 };
 
@@ -47,7 +47,7 @@ class IoPool {
   // By a task of any pool, between two of its calls into the medium: the thread is not stuck, its stuck_ms
   // begin anew. Long tasks (scans, polls) call it; elsewhere it does nothing.
   static void Progress();
-  bool down() const;            // one load; the breaker is open
+  bool down() const;  // one load; the breaker is open
   std::string down_reason() const;
   uint64_t queued(IoClass io_class) const;
   struct Counters {

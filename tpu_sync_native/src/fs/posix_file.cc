@@ -62,7 +62,7 @@ class PosixReader final : public ReadFile {
   }
 
   IoError Size(uint64_t* bytes) override {
-    struct stat about{};
+    struct stat about {};
     if (fstat(fd_.get(), &about) != 0) return {errno};
     *bytes = static_cast<uint64_t>(about.st_size);
     return {};
@@ -84,7 +84,7 @@ class PosixAppender final : public AppendFile {
   }
 
   ~PosixAppender() override {
-    struct stat about{};
+    struct stat about {};
     if (fd_ && reserved_ && fstat(fd_.get(), &about) == 0) GiveBack(static_cast<uint64_t>(about.st_size));
   }
 
@@ -163,7 +163,7 @@ std::unique_ptr<AppendFile> MakePosixAppender(UniqueFd fd, UniqueFd directory, u
 }
 
 IoError ReadWhole(int fd, uint64_t bytes_max, std::string* data) {
-  struct stat about{};
+  struct stat about {};
   if (fstat(fd, &about) != 0) return {errno};
   if (static_cast<uint64_t>(about.st_size) > bytes_max) return {EFBIG};
   data->resize(static_cast<size_t>(about.st_size));

@@ -18,8 +18,8 @@ struct PosixIo {
 
 std::unique_ptr<ReadFile> MakePosixReader(UniqueFd fd, const PosixIo& io);
 
-// `directory` holds the new file: its entry becomes durable with the first Sync. bytes_expected: reserved ahead
-// where the file system can, given back at the end.
+// `directory` holds the new file: its entry becomes durable with the first Sync. bytes_expected: reserved
+// ahead where the file system can, given back at the end.
 std::unique_ptr<AppendFile> MakePosixAppender(UniqueFd fd, UniqueFd directory, uint64_t bytes_expected,
                                               const PosixIo& io);
 

@@ -37,7 +37,7 @@ bool RootIsGone(const PosixRoot& root, const IoError& error) {
     case ENODEV:
       return true;
     case ENOENT: {
-      struct stat about{};
+      struct stat about {};
       return fstat(root.directory.get(), &about) == 0 && about.st_nlink == 0;
     }
     default:
@@ -45,10 +45,10 @@ bool RootIsGone(const PosixRoot& root, const IoError& error) {
   }
 }
 
-// Clears O_NONBLOCK, which opening needed so that a planted FIFO does not hang it: a ring takes it for "do not
-// wait". Anything but a regular file is not ours.
+// Clears O_NONBLOCK, which opening needed so that a planted FIFO does not hang it: a ring takes it for "do
+// not wait". Anything but a regular file is not ours.
 IoError RegularFile(int fd) {
-  struct stat about{};
+  struct stat about {};
   if (fstat(fd, &about) != 0) return {errno};
   if (S_ISDIR(about.st_mode)) return {EISDIR};
   if (!S_ISREG(about.st_mode)) return {EINVAL};
@@ -87,13 +87,13 @@ class PosixFileSystem final : public FileSystem {
     if (error.ok()) return {};
     *why = "storage root " + path_ + ": ";
     if (error.code == EACCES || error.code == EPERM) {
-      struct stat about{};
+      struct stat about {};
       fstat(root->directory.get(), &about);
       char mode[8];
       std::snprintf(mode, sizeof mode, "%04o", about.st_mode & 07777);
       *why += "not writable by user " + std::to_string(geteuid()) + ", group " + std::to_string(getegid()) +
-              " (it belongs to user " + std::to_string(about.st_uid) + ", group " + std::to_string(about.st_gid) +
-              ", mode " + mode + ")";
+              " (it belongs to user " + std::to_string(about.st_uid) + ", group " +
+              std::to_string(about.st_gid) + ", mode " + mode + ")";
     } else {
       *why += error.code == EROFS ? "is mounted read-only" : "a probe could not be written: " + error.text();
     }
@@ -167,7 +167,7 @@ class PosixFileSystem final : public FileSystem {
 
   IoError Space(SpaceInfo* space) override {
     return WithRoot([&](const PosixRoot& root) -> IoError {
-      struct statvfs about{};
+      struct statvfs about {};
       if (fstatvfs(root.directory.get(), &about) != 0) return {errno};
       space->total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize;
       space->free_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize;
@@ -263,7 +263,8 @@ class PosixFileSystem final : public FileSystem {
       std::memset(unit.get(), 0, kDirectUnit);
       moved = preadv(fd.get(), &whole, 1, 0);
       const auto* bytes = static_cast<const uint8_t*>(unit.get());
-      direct = moved == static_cast<ssize_t>(kDirectUnit) && bytes[0] == 0x5a && bytes[kDirectUnit - 1] == 0x5a;
+      direct =
+          moved == static_cast<ssize_t>(kDirectUnit) && bytes[0] == 0x5a && bytes[kDirectUnit - 1] == 0x5a;
     }
     unlinkat(base, name.c_str(), 0);
     if (error.ok()) direct_.store(direct ? Direct::kYes : Direct::kNo);

@@ -27,7 +27,7 @@ int Try(const Call& call) {
 }
 
 bool IsDirectory(int directory, const std::string& name) {
-  struct stat about{};
+  struct stat about {};
   return fstatat(directory, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(about.st_mode);
 }
 
@@ -44,8 +44,7 @@ int RenameExclusive(int from_directory, const std::string& from, int to_director
   }
   const int made = Try([&] { return mkdirat(to_directory, to.c_str(), 0700); });
   if (made != 0) return made;
-  const int renamed =
-      Try([&] { return renameat(from_directory, from.c_str(), to_directory, to.c_str()); });
+  const int renamed = Try([&] { return renameat(from_directory, from.c_str(), to_directory, to.c_str()); });
   if (renamed != 0) unlinkat(to_directory, to.c_str(), AT_REMOVEDIR);
   return renamed;
 }
@@ -107,10 +106,9 @@ IoError PublishBelow(const PosixRoot& root, const std::string& path, std::string
   // A network file system may say only now that it could not write.
   if (const int raw = fd.Release(); close(raw) != 0 && errno != EINTR && error.ok()) error = {errno};
   if (error.ok()) {
-    error = {exclusive ? RenameExclusive(directory.get(), temporary, directory.get(), name)
-                       : Try([&] {
-                           return renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str());
-                         })};
+    error = {exclusive ? RenameExclusive(directory.get(), temporary, directory.get(), name) : Try([&] {
+      return renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str());
+    })};
   }
   if (error.ok()) return SyncDirectory(directory.get());
   unlinkat(directory.get(), temporary.c_str(), 0);
@@ -133,7 +131,8 @@ IoError MakeDirectoryBelow(const PosixRoot& root, const std::string& path, bool 
   std::string name;
   if (const IoError error = OpenParent(root, path, &directory, &name); !error.ok()) return error;
   const int made = Try([&] { return mkdirat(directory.get(), name.c_str(), root.directory_mode & 0777); });
-  if (made == EEXIST && !exclusive && IsDirectory(directory.get(), name)) return {};  // somebody else, just now
+  if (made == EEXIST && !exclusive && IsDirectory(directory.get(), name))
+    return {};  // somebody else, just now
   if (made != 0) return {made};
   if (root.group) {
     UniqueFd fd;
@@ -185,7 +184,8 @@ IoError RemoveTemporariesBelow(const PosixRoot& root, const std::string& path, u
   std::vector<DirEntry> entries;
   if (const IoError error = ListBelow(root, path, &entries); !error.ok()) return error;
   UniqueFd directory;
-  if (const IoError error = OpenBelow(root, path, O_RDONLY | O_DIRECTORY, 0, &directory); !error.ok()) return error;
+  if (const IoError error = OpenBelow(root, path, O_RDONLY | O_DIRECTORY, 0, &directory); !error.ok())
+    return error;
   for (const DirEntry& entry : entries) {
     if (entry.directory || !IsTemporaryName(entry.name)) continue;
     const int code = Try([&] { return unlinkat(directory.get(), entry.name.c_str(), 0); });

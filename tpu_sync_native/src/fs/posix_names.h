@@ -1,5 +1,5 @@
-// What changes names below a POSIX root: publish, directories, renames, removal. Each is atomic for other hosts,
-// and durable before it returns (Remove apart).
+// What changes names below a POSIX root: publish, directories, renames, removal. Each is atomic for other
+// hosts, and durable before it returns (Remove apart).
 #pragma once
 
 #include <sys/types.h>

@@ -79,8 +79,8 @@ IoError OpenRoot(const std::string& path, std::shared_ptr<const PosixRoot>* root
                                     : error.text());
     return error;
   }
-  struct stat about{};
-  struct statfs system{};
+  struct stat about {};
+  struct statfs system {};
   if (fstat(opened->directory.get(), &about) != 0 || fstatfs(opened->directory.get(), &system) != 0) {
     const IoError error{errno};
     *why = "storage root " + path + ": " + error.text();
@@ -123,7 +123,8 @@ IoError OpenParent(const PosixRoot& root, const std::string& path, UniqueFd* dir
 IoError SyncDirectory(int directory) {
   while (fsync(directory) != 0) {
     if (errno == EINTR) continue;
-    if (errno == EINVAL || errno == ENOTSUP || errno == EBADF) return {};  // it cannot; some network ones say so
+    if (errno == EINVAL || errno == ENOTSUP || errno == EBADF)
+      return {};  // it cannot; some network ones say so
     return {errno};
   }
   return {};

@@ -1,5 +1,5 @@
-// The root directory of a POSIX file system as a descriptor, and the only ways from it to anything else: names
-// one below the other, no symbolic link among them, nothing outside.
+// The root directory of a POSIX file system as a descriptor, and the only ways from it to anything else:
+// names one below the other, no symbolic link among them, nothing outside.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +34,8 @@ class UniqueFd {
 // One opening of the root. Everything else is relative to `directory`.
 struct PosixRoot {
   UniqueFd directory;
-  // Group access follows the root's: a root that its group may write to (fsGroup, setgid) makes files 0660 and
-  // directories 2770, else 0600 and 0700.
+  // Group access follows the root's: a root that its group may write to (fsGroup, setgid) makes files 0660
+  // and directories 2770, else 0600 and 0700.
   mode_t file_mode = 0600;
   mode_t directory_mode = 0700;
   bool group = false;  // the modes are set whatever the umask says

@@ -49,7 +49,8 @@ std::string Uring::Open() {
   rings_ = std::make_unique<Rings>();
   Rings& r = *rings_;
   io_uring_params params;
-  // One thread alone submits and waits: then completions need no interrupts (kernel 6.1); older ones say EINVAL.
+  // One thread alone submits and waits: then completions need no interrupts (kernel 6.1); older ones say
+  // EINVAL.
   for (const uint32_t flags : {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0u}) {
     std::memset(&params, 0, sizeof params);
     params.flags = flags;
@@ -62,10 +63,11 @@ std::string Uring::Open() {
   const size_t sq_bytes = params.sq_off.array + params.sq_entries * sizeof(uint32_t);
   const size_t cq_bytes = params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
   r.rings_bytes = std::max(sq_bytes, cq_bytes);
-  r.rings = mmap(nullptr, r.rings_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r.fd, IORING_OFF_SQ_RING);
+  r.rings = mmap(nullptr, r.rings_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r.fd,
+                 IORING_OFF_SQ_RING);
   r.entries_bytes = params.sq_entries * sizeof(io_uring_sqe);
-  r.entries_map =
-      mmap(nullptr, r.entries_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r.fd, IORING_OFF_SQES);
+  r.entries_map = mmap(nullptr, r.entries_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r.fd,
+                       IORING_OFF_SQES);
   if (r.rings == MAP_FAILED || r.entries_map == MAP_FAILED) return "io_uring mmap: " + IoError{errno}.text();
 
   auto* const base = static_cast<uint8_t*>(r.rings);
@@ -157,8 +159,8 @@ IoError Uring::Run(int fd, bool write, IoPlan& plan, uint64_t unit) {
     if (taken >= 0) {
       pushed -= static_cast<uint32_t>(taken);
     } else if (errno != EINTR && errno != EAGAIN && errno != EBUSY) {
-      // No ring that was ever made well says anything else. What it has not taken is done plainly; what it has
-      // taken may still write into memory, so this thread stays until it is back.
+      // No ring that was ever made well says anything else. What it has not taken is done plainly; what it
+      // has taken may still write into memory, so this thread stays until it is back.
       rings_->broken = true;
       *rings_->sq_tail -= pushed;
       in_flight -= pushed;

@@ -1,7 +1,7 @@
 // io_uring without a library: the few calls that keep several pieces of one large read or write in flight.
 //
-// Each pool thread has a small ring of its own; nothing is shared, so nothing is locked. Where the kernel or a
-// seccomp profile does not permit rings, there is none and plain system calls do the same work.
+// Each pool thread has a small ring of its own; nothing is shared, so nothing is locked. Where the kernel or
+// a seccomp profile does not permit rings, there is none and plain system calls do the same work.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tpu_sync_native {
 
 class Uring {
  public:
-  static constexpr uint32_t kDepth = 8;                // pieces in flight
+  static constexpr uint32_t kDepth = 8;  // pieces in flight
   static constexpr uint64_t kPieceBytes = 1 << 20;
 
   // The calling thread's own; null when rings are not permitted here. Asked for anew in a forked child.
@@ -26,8 +26,8 @@ class Uring {
   Uring(const Uring&) = delete;
   Uring& operator=(const Uring&) = delete;
 
-  // Runs the pieces of `plan` (bounced ones with plain calls) and waits for all of them: when it returns nothing
-  // is in flight, whatever happened. The first error; after it no further piece is begun.
+  // Runs the pieces of `plan` (bounced ones with plain calls) and waits for all of them: when it returns
+  // nothing is in flight, whatever happened. The first error; after it no further piece is begun.
   IoError Run(int fd, bool write, IoPlan& plan, uint64_t unit);
 
  private:
