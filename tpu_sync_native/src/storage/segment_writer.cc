@@ -85,6 +85,8 @@ struct SegmentWriter::Impl {
   void EndSegment();
   void SealSynced();
   void CloseFile();
+  void CountLost();
+  void LeaveIfAdopted();
   void ForgetEmpty();
   IoError SealWhole();
   void UpdateGauges();
@@ -205,6 +207,18 @@ IoError SegmentWriter::Impl::SyncFile() {
   return error;
 }
 
+// What was appended and will not be found.
+void SegmentWriter::Impl::CountLost() {
+  context->counters.dropped_error.fetch_add(open->entries.size() - open->synced);
+}
+
+// Another host has taken the segment over, with what it could read of it.
+void SegmentWriter::Impl::LeaveIfAdopted() {
+  if (open == nullptr || open->host_changes == ns->host_changes.load()) return;
+  CountLost();
+  open = nullptr;
+}
+
 // It had no record that anybody can find.
 void SegmentWriter::Impl::ForgetEmpty() {
   open->file = nullptr;
@@ -214,6 +228,7 @@ void SegmentWriter::Impl::ForgetEmpty() {
 
 // Ends the open segment with what was synced; there may be torn bytes behind it.
 void SegmentWriter::Impl::SealSynced() {
+  CountLost();
   if (open->synced == 0) {
     ForgetEmpty();
   } else {
@@ -278,10 +293,10 @@ SegmentWriter::~SegmentWriter() = default;
 IoError SegmentWriter::Append(RecordBatch& batch, uint64_t epoch) {
   Impl& impl = *impl_;
   if (batch.size() == 0) return {};
+  impl.LeaveIfAdopted();
   if (impl.open != nullptr) {
-    const bool adopted = impl.open->host_changes != impl.ns->host_changes.load();
     const bool full = impl.open->end + batch.stored_bytes() > impl.context->options.segment_bytes;
-    if (adopted || full || impl.open->segment->identity.epoch != epoch) Seal();
+    if (full || impl.open->segment->identity.epoch != epoch) Seal();
   }
   if (impl.open == nullptr) {
     if (const IoError error = impl.Begin(epoch); !error.ok()) return error;
@@ -316,9 +331,8 @@ IoError SegmentWriter::Sync() {
   Impl& impl = *impl_;
   impl.RetryPending();
   IoError error;
-  if (impl.open != nullptr && impl.open->host_changes != impl.ns->host_changes.load()) {
-    impl.open = nullptr;
-  } else if (impl.open != nullptr && impl.readable_at_once()) {
+  impl.LeaveIfAdopted();
+  if (impl.open != nullptr && impl.readable_at_once()) {
     OpenSegment& open = *impl.open;
     error = impl.SyncFile();
     if (!error.ok()) {
@@ -341,11 +355,8 @@ IoError SegmentWriter::Seal() {
   Impl& impl = *impl_;
   impl.RetryPending();
   IoError error;
-  if (impl.open != nullptr && impl.open->host_changes != impl.ns->host_changes.load()) {
-    impl.open = nullptr;
-  } else if (impl.open != nullptr) {
-    error = impl.SealWhole();
-  }
+  impl.LeaveIfAdopted();
+  if (impl.open != nullptr) error = impl.SealWhole();
   impl.UpdateGauges();
   return error;
 }
