@@ -1,8 +1,9 @@
-"""`kvtier ls`: namespaces, or the chunks of one."""
+"""`kvtier ls`: namespaces, or the chunks of one; with --storage, what lies below a root."""
 
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvtier.cli.connect import address_option, shown
+from kvtier.cli.ls_storage import show_root
 from kvtier.client.channel import ControlChannel
 from kvtier.errors import InvalidArgument, UnknownNamespace
 from kvtier.sizes import show_size
@@ -23,9 +25,21 @@ from kvtier.types import ChunkInfo, NamespaceInfo
 @click.option(
     "--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Most chunks to show."
 )
+@click.option(
+    "--storage",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="List what lies below this storage root instead: no daemon is asked, nothing is written.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def ls(namespace: str | None, address: str, limit: int, as_json: bool) -> None:
-    """List the namespaces, or the chunks of NAMESPACE (the start of its id is enough)."""
+def ls(namespace: str | None, address: str, limit: int, storage: Path | None, as_json: bool) -> None:
+    """List the namespaces, or the chunks of NAMESPACE (the start of its id is enough).
+
+    With --storage, the namespaces of a root, or the hosts that hold chunks of NAMESPACE there.
+    """
+    if storage is not None:
+        show_root(storage, namespace, as_json)
+        return
     with ControlChannel(address) as channel:
         namespaces = channel.list_namespaces()
         if namespace is None:

@@ -11,7 +11,8 @@ from kvtier.errors import AlreadyServing, InvalidArgument, KVTierError
 _COMMANDS: Final = {
     "serve": "run the daemon of this host",
     "stats": "what the daemon holds and how it is used",
-    "ls": "namespaces, or the chunks of one",
+    "ls": "namespaces, or the chunks of one; what lies on storage",
+    "verify": "check segments, indexes and leases on storage",
     "admin": "drain, evict, clear",
     "bench": "named benchmarks, each against a reference of the same run",
     "demo": "a real engine, or a real trace, against a daemon of its own",

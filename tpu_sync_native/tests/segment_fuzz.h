@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -14,6 +16,15 @@
 #include "segment/payload_codec.h"
 #include "segment/words.h"
 #include "segment_fixture.h"
+
+// As CHECK, but by abort, so that a fuzzer sees it and keeps the input.
+#define HOLDS(condition)                                                                  \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      std::fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                       \
+    }                                                                                     \
+  } while (false)
 
 namespace tpu_sync_native::testing {
 
@@ -25,21 +36,21 @@ inline void FuzzSegment(const std::string& file) {
   const ScanResult all = Scan(file, /*check_payloads=*/true, &found);
   const ScanResult stopped = Scan(file, /*check_payloads=*/true);
   const ScanResult headers = Scan(file, /*check_payloads=*/false);
-  CHECK(all.valid_bytes == stopped.valid_bytes && all.stopped == stopped.stopped);
-  CHECK(stopped.valid_bytes <= headers.valid_bytes && headers.valid_bytes <= file.size());
-  CHECK(found.size() >= all.entries.size() && all.entries.size() >= stopped.entries.size());
+  HOLDS(all.valid_bytes == stopped.valid_bytes && all.stopped == stopped.stopped);
+  HOLDS(stopped.valid_bytes <= headers.valid_bytes && headers.valid_bytes <= file.size());
+  HOLDS(found.size() >= all.entries.size() && all.entries.size() >= stopped.entries.size());
   uint64_t end = kStorageUnit;
   for (const IndexEntry& entry : all.entries) {
-    CHECK(entry.offset >= end);
+    HOLDS(entry.offset >= end);
     end = entry.offset + (1 + uint64_t{entry.stored_units}) * kStorageUnit;
-    CHECK(end <= file.size());
+    HOLDS(end <= file.size());
     RecordHeader header;
     const auto unit = AsBytes(file).subspan(entry.offset, kStorageUnit);
-    CHECK(CheckRecordHeader(unit, all.identity, entry.offset, &header).empty());
+    HOLDS(CheckRecordHeader(unit, all.identity, entry.offset, &header).empty());
     std::string again(kStorageUnit, 'x');
     EncodeRecordHeader(all.identity, entry.offset, KeyOf(entry), static_cast<Codec>(entry.codec),
                        header.stored_bytes, entry.payload_crc, MutableBytes(again));
-    CHECK(std::memcmp(again.data(), unit.data(), kStorageUnit) == 0);
+    HOLDS(std::memcmp(again.data(), unit.data(), kStorageUnit) == 0);
   }
 }
 
@@ -49,18 +60,18 @@ inline void FuzzIndex(const std::string& file) {
   bool sealed = false;
   std::vector<IndexEntry> entries;
   if (DecodeIndex(file, &identity, &segment_bytes, &sealed, &entries).empty()) {
-    CHECK(EncodeIndex(identity, segment_bytes, sealed, entries) == file);
+    HOLDS(EncodeIndex(identity, segment_bytes, sealed, entries) == file);
     for (const IndexEntry& entry : entries) {
-      CHECK(entry.offset + (1 + uint64_t{entry.stored_units}) * kStorageUnit <= segment_bytes);
+      HOLDS(entry.offset + (1 + uint64_t{entry.stored_units}) * kStorageUnit <= segment_bytes);
     }
   } else {
-    CHECK(entries.empty());
+    HOLDS(entries.empty());
   }
 }
 
 inline void FuzzLease(const std::string& file) {
   LeaseFile lease;
-  if (DecodeLease(file, &lease).empty()) CHECK(EncodeLease(lease) == file);
+  if (DecodeLease(file, &lease).empty()) HOLDS(EncodeLease(lease) == file);
 }
 
 inline void FuzzRecord(const std::string& file) {
@@ -76,11 +87,11 @@ inline void FuzzRecord(const std::string& file) {
   identity.chunk_bytes = says.chunk_bytes;
   RecordHeader header;
   if (!CheckRecordHeader(AsBytes(file), identity, says.offset, &header).empty()) return;
-  CHECK(header.stored_bytes <= header.chunk_bytes);
+  HOLDS(header.stored_bytes <= header.chunk_bytes);
   std::string again(kStorageUnit, 'x');
   EncodeRecordHeader(identity, header.offset, KeyOf(header), static_cast<Codec>(header.codec),
                      header.stored_bytes, header.payload_crc, MutableBytes(again));
-  CHECK(file.compare(0, kStorageUnit, again) == 0);
+  HOLDS(file.compare(0, kStorageUnit, again) == 0);
 }
 
 // codec (1 byte), length to decode to (4 bytes), payload.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -25,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
 namespace tpu_sync_native::testing {
 namespace {
 
-constexpr int kIterations = 20'000;
+constexpr int kIterations = 200'000;
 constexpr size_t kInputBytesMax = 256 << 10;
 
 std::string current;  // what is being tried, for the death of this process
@@ -44,7 +45,9 @@ std::filesystem::path CorpusFolder() { return std::filesystem::path(__FILE__).pa
 
 std::vector<std::string> Corpus() {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(CorpusFolder())) paths.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(CorpusFolder())) {
+    if (entry.path().extension() == ".bin") paths.push_back(entry.path());
+  }
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> inputs;
   for (const auto& path : paths) {
@@ -149,6 +152,7 @@ int main(int argc, char** argv) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_set_death_callback(&tpu_sync_native::testing::KeepFailure);
 #endif
+  std::signal(SIGABRT, [](int) { tpu_sync_native::testing::KeepFailure(); });
   return tpu_sync_native::testing::RunTests(argc, argv);
 }
 #endif

@@ -1,0 +1,87 @@
+"""`kvtier verify`: fsck of what lies on storage."""
+
+import dataclasses
+import json
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvtier.cli.connect import shown
+from kvtier.sizes import show_size
+from kvtier.storage.findings import Finding, Report
+from kvtier.storage.verify import verify as verify_path
+
+_ROWS_MAX: Final = 200
+
+
+@click.command(short_help="check segments, indexes and leases on storage")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--headers-only", is_flag=True, help="Do not read payloads: quick, and blind to damage in them.")
+@click.option("--all", "show_all", is_flag=True, help=f"Show more than {_ROWS_MAX} findings.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def verify(path: Path, headers_only: bool, show_all: bool, as_json: bool) -> int:
+    """Check every record, index and lease below PATH: a storage root, a namespace, a host's directory or a file.
+
+    Needs no daemon, writes nothing and follows no link below PATH. Exit code 0: all is sound; 1: something bad
+    was found, and is named; 2: PATH cannot be read.
+    """
+    console = Console(stderr=True)
+    with console.status(f"reading {path}") if console.is_terminal else nullcontext():
+        report = verify_path(path, check_payloads=not headers_only)
+    if as_json:
+        json.dump(_record(report), sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        _show(report, headers_only, show_all)
+    return 1 if report.bad else 0
+
+
+def _record(report: Report) -> dict[str, object]:
+    record = dataclasses.asdict(report)
+    for row in record["findings"]:
+        row["key"] = row["key"].hex() if row["key"] is not None else None
+    return {"sound": not report.bad, **record}
+
+
+def _show(report: Report, headers_only: bool, show_all: bool) -> None:
+    console = Console()
+    findings = sorted(report.findings, key=lambda finding: finding.severity)  # bad first
+    rows = findings if show_all else findings[:_ROWS_MAX]
+    if rows:
+        console.print(_table(rows, report.path))
+    if len(rows) < len(findings):
+        console.print(f"... and {len(findings) - len(rows):,} more: --all shows them", style="dim")
+    counts = Counter(finding.severity for finding in findings)
+    console.print(
+        f"{report.namespaces:,} namespaces, {report.hosts:,} hosts, {report.segments:,} segments, "
+        f"{report.indexes:,} indexes, {report.records:,} sound records, {show_size(report.bytes)} read"
+        + (" (headers only)" if headers_only else "")
+    )
+    verdict = Text(f"{counts['bad']:,} bad", "bold red") if counts["bad"] else Text("sound", "bold green")
+    console.print(verdict.append(f", {counts['note']:,} notes" if counts["note"] else "", "default"))
+
+
+def _table(findings: list[Finding], below: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    table.add_column("file", overflow="fold")
+    table.add_column("offset", justify="right")
+    table.add_column("key", overflow="fold")
+    table.add_column("what", overflow="fold")
+    for finding in findings:
+        name = finding.path.removeprefix(below).lstrip("/") or finding.path
+        table.add_row(
+            Text(finding.severity, "red" if finding.severity == "bad" else "dim"),
+            shown(name, 200),
+            "" if finding.offset is None else str(finding.offset),
+            "" if finding.key is None else finding.key.hex(),
+            shown(finding.what, 300),
+        )
+    return table
