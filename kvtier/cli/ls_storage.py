@@ -36,7 +36,9 @@ def _only(namespaces: list[NamespaceSummary], prefix: str, root: Path) -> Namesp
     if not found:
         raise UnknownNamespace(f"no namespace's id below {root} starts with {prefix!r}")
     if len(found) > 1:
-        raise InvalidArgument(f"{len(found)} namespaces' ids below {root} start with {prefix!r}; give more of it")
+        raise InvalidArgument(
+            f"{len(found)} namespaces' ids below {root} start with {prefix!r}; give more of it"
+        )
     return found[0]
 
 

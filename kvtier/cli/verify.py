@@ -23,14 +23,17 @@ _ROWS_MAX: Final = 200
 
 @click.command(short_help="check segments, indexes and leases on storage")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--headers-only", is_flag=True, help="Do not read payloads: quick, and blind to damage in them.")
+@click.option(
+    "--headers-only", is_flag=True, help="Do not read payloads: quick, and blind to damage in them."
+)
 @click.option("--all", "show_all", is_flag=True, help=f"Show more than {_ROWS_MAX} findings.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(path: Path, headers_only: bool, show_all: bool, as_json: bool) -> int:
-    """Check every record, index and lease below PATH: a storage root, a namespace, a host's directory or a file.
+    """Check every record, index and lease below PATH.
 
-    Needs no daemon, writes nothing and follows no link below PATH. Exit code 0: all is sound; 1: something bad
-    was found, and is named; 2: PATH cannot be read.
+    PATH is a storage root, a namespace, a host's directory or a file of one. Needs no daemon, writes nothing
+    and follows no link below PATH. Exit code 0: all is sound; 1: something bad was found, and is named;
+    2: PATH cannot be read.
     """
     console = Console(stderr=True)
     with console.status(f"reading {path}") if console.is_terminal else nullcontext():

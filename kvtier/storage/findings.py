@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Severity = Literal["bad", "note"]
+Key: TypeAlias = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Finding:
     path: str
     what: str
     offset: int | None = None
-    key: bytes | None = None
+    key: Key | None = None
 
 
 @dataclass(slots=True)
@@ -39,11 +40,11 @@ class Report:
         """What makes the look end with 1."""
         return [finding for finding in self.findings if finding.severity == "bad"]
 
-    def add_bad(self, path: Path, what: str, offset: int | None = None, key: bytes | None = None) -> None:
+    def add_bad(self, path: Path, what: str, offset: int | None = None, key: Key | None = None) -> None:
         """Something that is not what it should be."""
         self.findings.append(Finding("bad", str(path), what, offset, key or None))
 
-    def add_note(self, path: Path, what: str, offset: int | None = None, key: bytes | None = None) -> None:
+    def add_note(self, path: Path, what: str, offset: int | None = None, key: Key | None = None) -> None:
         """Something to know."""
         self.findings.append(Finding("note", str(path), what, offset, key or None))
 

@@ -107,9 +107,10 @@ def _index(folder: Folder, name: str, wanted: Wanted, sealed: bool, report: Repo
 def _check_lonely(folder: Folder, files: HostFiles, tail: NamedIndex | None, report: Report) -> None:
     """Indexes without their segment. Reclaim removes the index first, so there is no moment for one."""
     for number in files.indexes:
-        if number not in files.segments and _is_there(folder, index_name(number)):
-            if not _is_there(folder, segment_name(number)):
-                report.add_bad(folder.path / index_name(number), "an index without its segment")
+        if number in files.segments or _is_there(folder, segment_name(number)):
+            continue
+        if _is_there(folder, index_name(number)):
+            report.add_bad(folder.path / index_name(number), "an index without its segment")
     if tail is not None and not _is_there(folder, segment_name(tail.index["number"])):
         report.add_note(tail.path, f"of segment {tail.index['number']}, which is gone")
 

@@ -112,7 +112,9 @@ def _report_records(found: dict[str, Any], path: Path, published_bytes: int, rep
             continue
         torn = record["offset"] >= published_bytes and record["offset"] > last_sound
         if torn:
-            report.add_note(path, f"torn end, never published: {record['why']}", record["offset"], record["key"])
+            report.add_note(
+                path, f"torn end, never published: {record['why']}", record["offset"], record["key"]
+            )
         else:
             report.add_bad(path, record["why"], record["offset"], record["key"])
 
@@ -134,7 +136,9 @@ def _check_against(
             fields = ("key", "stored_bytes", "codec", "payload_crc")
             wrong = first_differences((name, entry[name], record[name]) for name in fields)
             if wrong:
-                report.add_bad(named.path, f"entry does not describe its record: {wrong}", offset, entry["key"])
+                report.add_bad(
+                    named.path, f"entry does not describe its record: {wrong}", offset, entry["key"]
+                )
         elif offset in bad:
             # The record has its own line; here is what it was, which its header may not say any more.
             report.add_bad(named.path, f"entry of a bad record: {bad[offset]}", offset, entry["key"])
@@ -152,7 +156,9 @@ def _check_left_out(named: NamedIndex, sound: dict[int, dict[str, Any]], report:
         if other is None:
             report.add_bad(named.path, "a sound record is not in the index", offset, record["key"])
         elif other < offset:
-            report.add_bad(named.path, f"names the record at {other}, not the later one", offset, record["key"])
+            report.add_bad(
+                named.path, f"names the record at {other}, not the later one", offset, record["key"]
+            )
 
 
 def file_kind(fd: int) -> str:

@@ -26,6 +26,7 @@ from kvtier.storage.names import (
     LEASE_NAME,
     TAIL_NAME,
     VERSION_NAME,
+    HostName,
     index_name,
     parse_epoch,
     parse_host,
@@ -105,15 +106,14 @@ def _namespace(folder: Folder) -> NamespaceSummary:
     if any(entry.name == HOSTS_NAME and entry.kind == "directory" for entry in entries):
         with folder.child(HOSTS_NAME) as hosts:
             for entry in hosts.entries():
-                if entry.kind == "directory" and parse_host(entry.name) is not None:
+                name = parse_host(entry.name)
+                if entry.kind == "directory" and name is not None:
                     with _gone_meanwhile(), hosts.child(entry.name) as host:
-                        summary.hosts.append(_host(host))
+                        summary.hosts.append(_host(host, name))
     return summary
 
 
-def _host(folder: Folder) -> HostSummary:
-    name = parse_host(folder.path.name)
-    assert name is not None
+def _host(folder: Folder, name: HostName) -> HostSummary:
     summary = HostSummary(name.host.hex(), name.adopter.hex() if name.adopter else "")
     files = sort_out(folder, Report(str(folder.path)))
     for number in files.segments:

@@ -132,7 +132,9 @@ class Segment:
         return with_crc(padded(fields), UNIT) + body
 
 
-def lease(host: bytes = HOST, counter: int = 1, leaving: bool = False, boot_id: int = 7, size: int = 0) -> bytes:
+def lease(
+    host: bytes = HOST, counter: int = 1, leaving: bool = False, boot_id: int = 7, size: int = 0
+) -> bytes:
     fields = struct.pack("<8sII16sQQQQI", b"KVLEAS01", 1, 0, host, boot_id, counter, size, 0, int(leaving))
     return with_crc(padded(fields, 256), 256)
 

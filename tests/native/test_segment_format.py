@@ -84,7 +84,9 @@ def test_lz4_is_the_lz4_packages(codec: str, data: st.DataObject) -> None:
     size = data.draw(st.one_of(st.integers(1, 5000), st.integers(BLOCK - 3, BLOCK + 3)))
     random_ = random.Random(data.draw(st.integers(0, 1000)))
     # Items that differ in their low bytes: as float16 and float32 numbers of one magnitude do.
-    chunk = b"".join(struct.pack("<HBB", random_.randrange(4), 0x80, 0x3F) for _ in range(size // 4 + 1))[:size]
+    chunk = b"".join(struct.pack("<HBB", random_.randrange(4), 0x80, 0x3F) for _ in range(size // 4 + 1))[
+        :size
+    ]
     assert native.decode_payload(codec, encoded(chunk, codec), size) == chunk
     ours = native.encode_payload(codec, chunk)
     if ours is None:
@@ -135,7 +137,6 @@ def test_leases(tmp_path: Path) -> None:
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "file").write_bytes(lease())
-
 
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "absent"):

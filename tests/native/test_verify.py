@@ -134,7 +134,11 @@ def test_flips_in_payloads(root: Root, seed: int) -> None:
     flip(path, start + UNIT + random_.randrange(root.chunk_bytes), 1 << random_.randrange(8))
     report = look(root.path)
     found, _ = report.bad
-    assert (Path(found.path).name, found.offset, found.key) == (path.name, start, b"abcd"[record : record + 1] * 20)
+    assert (Path(found.path).name, found.offset, found.key) == (
+        path.name,
+        start,
+        b"abcd"[record : record + 1] * 20,
+    )
     assert found.what.startswith("checksum of the payload is 0x")
     assert look(root.path, check_payloads=False).bad == []
     assert [f.offset for f in look(path).bad] == [start]
@@ -148,7 +152,9 @@ def test_a_flip_in_a_segment_header(root: Root, at: int) -> None:
     assert what.startswith("segment header: ")
 
 
-@pytest.mark.parametrize("at", [0, 8, 12, 16, 40, 48, 72, 80, 88, 92, 500, UNIT, UNIT + 70, UNIT + 4 * 96 - 1])
+@pytest.mark.parametrize(
+    "at", [0, 8, 12, 16, 40, 48, 72, 80, 88, 92, 500, UNIT, UNIT + 70, UNIT + 4 * 96 - 1]
+)
 @pytest.mark.parametrize("name", ["seg-0000000001.idx", "seg-0000000002.idx"])
 def test_a_flip_in_an_index(root: Root, name: str, at: int) -> None:
     if name == "seg-0000000002.idx":
@@ -211,7 +217,12 @@ def test_an_index_that_says_what_is_not_there(root: Root) -> None:
     assert "entry leads to no record" in only_index_bad(lambda e: e.update(offset=e["offset"] + UNIT))
     dropped = segment.entries.pop(2)
     index.write_bytes(segment.index(True))
-    assert only_bad(root.path) == (index.name, dropped["offset"], b"c" * 20, "a sound record is not in the index")
+    assert only_bad(root.path) == (
+        index.name,
+        dropped["offset"],
+        b"c" * 20,
+        "a sound record is not in the index",
+    )
 
 
 # ---- places ----

@@ -315,7 +315,7 @@ def scan_segment(file: str | int, check_payloads: bool) -> dict[str, Any]:
 
     namespace, host (bytes), number, epoch, chunk_bytes: of the header, number 0 when it is not one;
     file_bytes, valid_bytes, stopped: the first fault in words, "" when there is none, and where it is;
-    records: dicts of key, offset, stored_bytes (with padding), codec, payload_crc, why ("" when it verifies)."""
+    records: dicts of key, offset, stored_bytes (with padding), codec, payload_crc, why ("" when sound)."""
 
 def read_index(file: str | int) -> dict[str, Any]:
     """ValueError in words when it is not a sound index. namespace, host, number, epoch, chunk_bytes,

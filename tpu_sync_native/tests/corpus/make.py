@@ -9,14 +9,19 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2] / "tests" / "native"))
 
-from segment_bytes import CODECS, Segment, encoded, lease
+from segment_bytes import CODECS, Segment, encoded, lease  # noqa: E402
 
 SEGMENT, INDEX, LEASE, RECORD, PAYLOAD = (bytes([parser]) for parser in range(5))
 
 
 def segments() -> dict[str, Segment]:
     """Small ones of each kind."""
-    made = {"empty": Segment(300), "raw": Segment(300, 3, 5), "wide": Segment(9000), "mixed": Segment(1000, 2)}
+    made = {
+        "empty": Segment(300),
+        "raw": Segment(300, 3, 5),
+        "wide": Segment(9000),
+        "mixed": Segment(1000, 2),
+    }
     for i in range(3):
         made["raw"].add(bytes([65 + i]) * (16 + 24 * i), bytes(range(100)) * 3)
     made["wide"].add(b"w" * 32, bytes(9000))
