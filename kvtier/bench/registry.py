@@ -33,6 +33,7 @@ BENCHES: Final = {
         Bench("lease", "how long does an engine wait for slots, under traffic and after a pause?"),
         Bench("copy", "how fast do bytes move between an engine's blocks and the arena, at what cost?"),
         Bench("index-memory", "how much memory does the index take for one chunk?"),
+        Bench("codec", "does it pay to compress chunks on storage?"),
         Bench("idle-cpu", "what does a daemon cost that nobody uses?"),
         Bench("engine-step", "how much slower is a vLLM engine while kvtier stores what it computes?"),
     )

@@ -105,12 +105,12 @@ def _index(folder: Folder, name: str, wanted: Wanted, sealed: bool, report: Repo
 
 
 def _check_lonely(folder: Folder, files: HostFiles, tail: NamedIndex | None, report: Report) -> None:
-    """Indexes without their segment. Reclaim removes the index first, so there is no moment for one."""
+    """Indexes without their segment: misses, and no damage. One may be published after its segment went."""
     for number in files.indexes:
         if number in files.segments or _is_there(folder, segment_name(number)):
             continue
         if _is_there(folder, index_name(number)):
-            report.add_bad(folder.path / index_name(number), "an index without its segment")
+            report.add_note(folder.path / index_name(number), "an index without its segment: all misses")
     if tail is not None and not _is_there(folder, segment_name(tail.index["number"])):
         report.add_note(tail.path, f"of segment {tail.index['number']}, which is gone")
 

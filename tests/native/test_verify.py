@@ -246,7 +246,13 @@ def test_what_stands_in_the_wrong_place(root: Root) -> None:
 
 def test_an_index_without_its_segment(root: Root) -> None:
     (host(root) / "seg-0000000001.kvs").unlink()
-    assert only_bad(root.path)[::3] == ("seg-0000000001.idx", "an index without its segment")
+    (host(root) / "seg-0000000002.kvs").unlink()
+    report = look(root.path)
+    assert report.bad == []
+    assert {Path(f.path).name: f.what for f in report.findings} == {
+        "seg-0000000001.idx": "an index without its segment: all misses",
+        "tail.idx": "of segment 2, which is gone",
+    }
 
 
 def test_epochs(root: Root) -> None:
