@@ -43,6 +43,14 @@ def show_size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} {unit}" if size_bytes >= 100 or unit == "B" else f"{size_bytes:.3g} {unit}"
 
 
+def show_age(age_s: float) -> str:
+    """`3 s`, `12 min`, `5 h`, `2 d`."""
+    for factor, unit, limit_s in ((1, "s", 120), (60, "min", 7200), (3600, "h", 172800)):
+        if age_s < limit_s:
+            return f"{age_s / factor:.0f} {unit}"
+    return f"{age_s / 86400:.0f} d"
+
+
 def _split(text: str | float, wanted: str) -> tuple[float, str]:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"is not {wanted}")

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvtier.cli.connect import shown
-from kvtier.cli.stats import show_age
 from kvtier.errors import InvalidArgument, UnknownNamespace
-from kvtier.sizes import show_size
+from kvtier.sizes import show_age, show_size
 from kvtier.storage.summary import HostSummary, NamespaceSummary, fingerprint_json, summarize
 
 
@@ -26,9 +25,15 @@ def show_root(root: Path, prefix: str | None, as_json: bool) -> None:
             json.dump(dataclasses.asdict(namespace), sys.stdout)
             sys.stdout.write("\n")
     elif prefix is not None:
-        Console().print(_hosts(namespaces[0].hosts))
+        _console().print(_hosts(namespaces[0].hosts))
     else:
-        Console().print(_namespaces(namespaces))
+        _console().print(_namespaces(namespaces))
+
+
+def _console() -> Console:
+    """As wide as the terminal; into a pipe, as wide as the ids need."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
 
 
 def _only(namespaces: list[NamespaceSummary], prefix: str, root: Path) -> NamespaceSummary:

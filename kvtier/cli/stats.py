@@ -16,7 +16,7 @@ from kvtier.cli.connect import address_option, shown
 from kvtier.cli.ls import describe
 from kvtier.client.channel import ControlChannel, stats_record
 from kvtier.errors import DaemonUnavailable
-from kvtier.sizes import show_size
+from kvtier.sizes import show_age, show_size
 from kvtier.types import DaemonStats, NamespaceInfo, SessionInfo
 
 _BAR_CELLS: Final = 40
@@ -176,11 +176,3 @@ def _none(text: str) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row(Text(text, style="dim"))
     return table
-
-
-def show_age(age_s: float) -> str:
-    """`3 s`, `12 min`, `5 h`, `2 d`."""
-    for factor, unit, limit_s in ((1, "s", 120), (60, "min", 7200), (3600, "h", 172800)):
-        if age_s < limit_s:
-            return f"{age_s / factor:.0f} {unit}"
-    return f"{age_s / 86400:.0f} d"

@@ -5,12 +5,12 @@ import json
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from kvtier.cli.connect import shown
@@ -55,10 +55,12 @@ def _record(report: Report) -> dict[str, object]:
 
 def _show(report: Report, headers_only: bool, show_all: bool) -> None:
     console = Console()
-    findings = sorted(report.findings, key=lambda finding: finding.severity)  # bad first
+    findings = sorted(report.findings, key=lambda finding: finding.severity)  # bad ones first
     rows = findings if show_all else findings[:_ROWS_MAX]
-    if rows:
-        console.print(_table(rows, report.path))
+    for path, of_file in groupby(rows, lambda finding: finding.path):
+        console.print(shown(path, 4096).append(":"), style="bold", soft_wrap=True)
+        for finding in of_file:
+            _print(finding, console)
     if len(rows) < len(findings):
         console.print(f"... and {len(findings) - len(rows):,} more: --all shows them", style="dim")
     counts = Counter(finding.severity for finding in findings)
@@ -71,20 +73,10 @@ def _show(report: Report, headers_only: bool, show_all: bool) -> None:
     console.print(verdict.append(f", {counts['note']:,} notes" if counts["note"] else "", "default"))
 
 
-def _table(findings: list[Finding], below: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("")
-    table.add_column("file", overflow="fold")
-    table.add_column("offset", justify="right")
-    table.add_column("key", overflow="fold")
-    table.add_column("what", overflow="fold")
-    for finding in findings:
-        name = finding.path.removeprefix(below).lstrip("/") or finding.path
-        table.add_row(
-            Text(finding.severity, "red" if finding.severity == "bad" else "dim"),
-            shown(name, 200),
-            "" if finding.offset is None else str(finding.offset),
-            "" if finding.key is None else finding.key.hex(),
-            shown(finding.what, 300),
-        )
-    return table
+def _print(finding: Finding, console: Console) -> None:
+    text = Text("  ").append(f"{finding.severity:5}", "red" if finding.severity == "bad" else "dim")
+    if finding.offset is not None:
+        text.append(f"at {finding.offset:<12} ")
+    if finding.key is not None:
+        text.append(f"key {finding.key.hex()} ", "cyan")
+    console.print(text.append_text(shown(finding.what, 400)), soft_wrap=True)

@@ -14,7 +14,6 @@ from kvtier.errors import (
     UnknownNamespace,
 )
 from kvtier.format.fingerprint import namespace_id, parse_canonical
-from kvtier.format.storage import namespace_meta
 from kvtier.io.native import Store
 from kvtier.types import NAMESPACE_ID_BYTES, NamespaceInfo
 
@@ -58,8 +57,7 @@ class Namespaces:
             index = self._store.open_namespace(id, chunk_bytes)
             entry = self._entries[id] = _Entry(index, chunk_bytes, fingerprint_json, shown(label))
             if self._storage is not None:
-                meta_json = namespace_meta(fingerprint_json, chunk_bytes)
-                self._storage.open_namespace(index, id, chunk_bytes, meta_json)
+                self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json)
         elif entry.fingerprint_json != fingerprint_json:
             raise FingerprintMismatch(
                 f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"

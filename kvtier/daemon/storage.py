@@ -11,6 +11,7 @@ from typing import Final
 from kvtier import logs
 from kvtier.config import Config
 from kvtier.errors import ConfigError
+from kvtier.format.storage import namespace_meta
 from kvtier.io import native
 from kvtier.io.shm import memfd, read_only
 
@@ -78,7 +79,7 @@ class StorageTier:
     def open_namespace(self, index: int, id: bytes, chunk_bytes: int, fingerprint_json: str) -> None:
         """Its directory is made in the background; one that holds another fingerprint is refused there."""
         if self._tier is not None:
-            meta = f'{{"chunk_bytes":{chunk_bytes},"fingerprint":{fingerprint_json}}}\n'
+            meta = namespace_meta(fingerprint_json, chunk_bytes)
             self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec)
 
     def clear_namespace(self, index: int) -> None:

@@ -19,7 +19,7 @@ MARKER_BYTES_MAX: Final = 4096
 
 def namespace_meta(fingerprint_json: str, chunk_bytes: int) -> str:
     """The text of meta.json; `fingerprint_json` is canonical."""
-    return f'{{"chunk_bytes":{chunk_bytes},"fingerprint":{fingerprint_json}}}'
+    return f'{{"chunk_bytes":{chunk_bytes},"fingerprint":{fingerprint_json}}}\n'
 
 
 def parse_meta(text: str) -> tuple[dict[str, Any], int, bytes]:
@@ -35,7 +35,7 @@ def parse_meta(text: str) -> tuple[dict[str, Any], int, bytes]:
         raise InvalidArgument(f"chunk_bytes is {chunk_bytes!r}; a positive integer is wanted")
     canonical = canonical_json(fingerprint)
     if namespace_meta(canonical, chunk_bytes) != text:
-        raise InvalidArgument("is not in canonical form: sorted keys, no spaces, nothing behind")
+        raise InvalidArgument("is not in canonical form: sorted keys, no spaces, one newline at the end")
     return fingerprint, chunk_bytes, namespace_id(canonical)
 
 

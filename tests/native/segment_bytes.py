@@ -153,7 +153,9 @@ class Root:
         (self.namespace / "hosts").mkdir(parents=True)
         (self.path / "kvtier.json").write_text('{"format": 1}\n')
         meta = {"chunk_bytes": self.chunk_bytes, "fingerprint": self.fingerprint}
-        (self.namespace / "meta.json").write_text(json.dumps(meta, sort_keys=True, separators=(",", ":")))
+        (self.namespace / "meta.json").write_text(
+            json.dumps(meta, sort_keys=True, separators=(",", ":")) + "\n"
+        )
 
     def host(self, host: bytes = HOST, name: str = "") -> Path:
         folder = self.namespace / "hosts" / (name or host.hex())

@@ -281,12 +281,16 @@ def test_leases(root: Root) -> None:
     ("text", "words"),
     [
         ("{", "is not JSON"),
-        ('{"chunk_bytes":5000,"fingerprint":{"dtype":"bfloat16","model":"other"}}', "another namespace's"),
-        ('{"chunk_bytes":5000, "fingerprint":{"dtype":"bfloat16","model":"tiny"}}', "not in canonical form"),
+        ('{"chunk_bytes":5000,"fingerprint":{"dtype":"bfloat16","model":"other"}}\n', "another namespace's"),
+        ('{"chunk_bytes":5000,"fingerprint":{"dtype":"bfloat16","model":"tiny"}}', "not in canonical form"),
+        (
+            '{"chunk_bytes":5000, "fingerprint":{"dtype":"bfloat16","model":"tiny"}}\n',
+            "not in canonical form",
+        ),
         ('{"chunk_bytes":0,"fingerprint":{"model":"tiny"}}', "chunk_bytes is 0"),
         ('{"chunk_bytes":5000}', "other fields"),
         ("[" * 100_000, "is not JSON"),
-        ("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), "is not JSON"),
+        ("\xff", "can't decode byte 0xff"),
     ],
 )
 def test_meta_that_is_not_the_namespaces(root: Root, text: str, words: str) -> None:
@@ -335,7 +339,9 @@ def test_exit_codes(root: Root) -> None:
     flip(host(root) / "seg-0000000001.kvs", UNIT + UNIT + 10)
     done = command("verify", root.path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "seg-0000000001.kvs" in done.stdout.replace("\n", "")
+    path = host(root) / "seg-0000000001.kvs"
+    assert f"{path}:\n  bad  at 4096 " in done.stdout
+    assert f"key {(b'a' * 20).hex()} checksum of the payload is 0x" in done.stdout
     done = command("verify", "--json", root.path)
     assert done.returncode == 1
     record = json.loads(done.stdout)
