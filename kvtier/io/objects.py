@@ -1,8 +1,8 @@
 """Object stores under the storage tier, through fsspec: whole sealed segments, ranged reads.
 
 The native side (bindings/python_files.h) calls a PythonFiles from its own threads, one call per I/O. An
-object is written once and whole: a segment's bytes go up in parts while it grows, and become an object when it
-is sealed. Nothing is renamed; hosts do not take over each other's segments here.
+object is written once and whole: a segment's bytes go up in parts while it grows, and become an object when
+it is sealed. Nothing is renamed; hosts do not take over each other's segments here.
 
 Credentials come from where the store's own client looks for them (environment, instance role), never from the
 configuration, and are never logged.
