@@ -195,7 +195,8 @@ def test_bad_values_end_with_one_line(paths):
     assert_refused(serve(paths, KVTIER_POLICY="arc"), "policy = 'arc' (from KVTIER_POLICY)", "'s3fifo'")
     assert_refused(serve(paths, "--http", "256.0.0.1:1"), "http = '256.0.0.1:1' cannot be listened on")
     assert_refused(serve(paths, "--address", "0.0.0.0:7"), "address = '0.0.0.0:7'", "TLS")
-    done = serve(paths, "--storage", "/mnt")
+    assert_refused(serve(paths, "--storage", "mnt"), "storage = 'mnt'", "absolute")
+    done = serve(paths, "--stowage", "/mnt")
     assert done.returncode == 2
     assert "No such option" in done.stderr
     directory, shm_dir = paths
