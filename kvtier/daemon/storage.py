@@ -6,13 +6,14 @@ engines find nothing.
 import contextlib
 import os
 import secrets
+from pathlib import Path
 from typing import Final
 
 from kvtier import logs
 from kvtier.config import Config
 from kvtier.errors import ConfigError
 from kvtier.format.storage import namespace_meta
-from kvtier.io import native
+from kvtier.io import lustre, native
 from kvtier.io.shm import memfd, read_only
 
 CHECK_S: Final = 10.0
@@ -70,6 +71,8 @@ class StorageTier:
             self._tier.check_root(CHECK_S)
         except (ValueError, OSError, RuntimeError) as error:
             raise ConfigError(f"storage = {self._config.storage!r} cannot be used: {error}") from None
+        if "://" not in self._config.storage and (said := lustre.stripe(Path(self._config.storage))):
+            self._log.info(said)
 
     def start(self) -> None:
         """Begin to demote, to promote and to look at other hosts' segments."""
