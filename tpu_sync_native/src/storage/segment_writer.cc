@@ -101,7 +101,7 @@ void SegmentWriter::Impl::UpdateGauges() {
   } else if (unsynced_since_ms.load() == 0) {
     unsynced_since_ms.store(NowMs());
   }
-  indexes_pending.store(pending.size());
+  indexes_pending.store(pending.size() + (open != nullptr && open->tail_due ? 1 : 0));
 }
 
 // Publishes an index, or keeps it for later.

@@ -169,10 +169,12 @@ bool StorageTier::Stop(uint64_t wait_ms) {
     return static_cast<uint64_t>(std::max<int64_t>(left.count(), 0));
   };
   if (impl.started) impl.store.SetLowerTier(nullptr);
-  impl.upkeep.Stop();
-  impl.context->catalog->SetServing(false);
   // A medium that is down gets no time: what it has not taken by now it does not take.
   const bool down = impl.context->control->down();
+  // While there is upkeep: a namespace may be about to open.
+  if (impl.started && !down) impl.parts->demoter.Flush(left_ms() / 2);
+  impl.upkeep.Stop();
+  impl.context->catalog->SetServing(false);
   bool all = impl.parts->demoter.Stop(down ? 0 : left_ms() / 4 * 3);
   all &= impl.parts->promoter.Stop(left_ms() / 2);
   all &= !impl.started || RunWithin(*impl.context->control, left_ms() / 2, [parts = impl.parts] {

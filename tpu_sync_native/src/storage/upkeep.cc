@@ -158,6 +158,8 @@ void Upkeep::Open(StorageParts& parts, Entry& entry) {
   if (!refused.empty()) {
     ns.state.store(StorageNamespace::State::kRefused);
   } else if (error.ok()) {
+    const StorageOptions& options = context.options;
+    if (options.quota_bytes == 0 && options.namespace_quota_bytes == 0) ns.measured.store(true);
     ns.state.store(StorageNamespace::State::kReady);
   }
 }
