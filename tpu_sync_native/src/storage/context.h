@@ -32,8 +32,8 @@ struct StorageNamespace {
   // kRefused: the root holds another fingerprint under this id: never served, says why.
   enum class State : uint8_t { kOpening, kReady, kRefused };
   std::atomic<State> state{State::kOpening};
-  // Where there are quotas: nothing is written before the first poll, and the reclaimer after it, have seen how
-  // much there is.
+  // Where there are quotas: nothing is written before the first poll, and the reclaimer after it, have seen
+  // how much there is.
   std::atomic<bool> measured{false};
   std::atomic<bool> clearing{false};  // a clear is not confirmed on the root yet: nothing is served
   // Clears of this host, raised under the store's mutex; and the epoch that the last one of them made (at
