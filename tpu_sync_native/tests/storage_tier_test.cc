@@ -2,7 +2,8 @@
 // later and after a restart; what was cleared is not; nobody else's file is touched.
 #include "storage/storage_tier.h"
 
-#include <set>
+#include <cerrno>
+#include <map>
 
 #include "check.h"
 #include "fs/posix_file_system.h"
@@ -293,6 +294,16 @@ TEST(RootsThatCannotBeUsedSayWhy) {
   FakeFiles broken;
   broken.plan->Add({.ops = kOpReadAll, .pattern = "kvtier.json", .times = -1, .error = EIO});
   CHECK(TierHost(broken.files()).tier->CheckRoot(10'000).find("cannot be read: EIO") != std::string::npos);
+  const auto checked = [](int error, bool marked) {
+    FakeFiles fake;
+    if (marked) fake.memory->Put("kvtier.json", "{\"format\": 1}\n");
+    fake.plan->Add({.ops = kOpCheckRoot | kOpPublish, .times = -1, .error = error});
+    return TierHost(fake.files()).tier->CheckRoot(10'000);
+  };
+  CHECK(checked(EIO, true).find("cannot be used: EIO") != std::string::npos);
+  CHECK(checked(EROFS, true).find("cannot be used: EROFS") != std::string::npos);
+  CHECK(checked(ENOSPC, true).empty());  // what is there can be served
+  CHECK(checked(ENOSPC, false).find("cannot be made: ENOSPC") != std::string::npos);
   FakeFiles hung;
   hung.plan->Add({.ops = kOpsAll, .times = -1, .hang = true});
   CHECK(TierHost(hung.files()).tier->CheckRoot(50).find("did not answer within 50 ms") != std::string::npos);

@@ -184,6 +184,7 @@ void Catalog::SetServing(bool serving) {
 }
 
 uint64_t Catalog::Find(const CatalogKey& key) const { return impl_->reader.Find(key); }
+void Catalog::Prefetch(const CatalogKey& key) const { impl_->reader.Prefetch(key); }
 
 Catalog::Added Catalog::Add(const CatalogKey& key, const Where& where) {
   const uint64_t word = PackWhere(where);

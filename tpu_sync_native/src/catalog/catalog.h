@@ -90,6 +90,7 @@ class Catalog {
   void SetServing(bool serving);
   // The word of the key's cell, 0 when there is none.
   uint64_t Find(const CatalogKey& key) const;
+  void Prefetch(const CatalogKey& key) const;
   enum class Added : uint8_t { kNew, kKnown, kFull };
   // kKnown: the key has a cell already, which stays, unless it names a dead segment (then it is replaced: kNew);
   // or `where` itself names one. kFull: no cell, or `where` cannot be packed.

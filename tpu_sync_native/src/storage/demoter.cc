@@ -111,7 +111,7 @@ void Demoter::Impl::EndTurnLocked(Lane& lane) {
 
 void Demoter::Impl::LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t now_ms, Trash* trash) {
   const bool refused = lane->ns->state.load() == StorageNamespace::State::kRefused;
-  if (lane->append_began_ms != 0 && !lane->hangs && now_ms - lane->append_began_ms >= kHangsMs) {
+  if (lane->append_began_ms != 0 && !lane->hangs && now_ms >= lane->append_began_ms + kHangsMs) {
     lane->hangs = true;
     --appending;
   }
@@ -123,9 +123,9 @@ void Demoter::Impl::LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t 
     const bool readable = context->files->traits().appends_readable;
     const uint64_t since_ms = lane->writer->unsynced_since_ms();
     const uint64_t patience_ms = readable ? context->options.sync_ms : kUnreadableMsMax;
-    if (since_ms != 0 && now_ms - since_ms >= patience_ms)
+    if (since_ms != 0 && now_ms >= since_ms + patience_ms)
       (readable ? lane->sync_wanted : lane->seal_wanted) = true;
-    if (lane->writer->indexes_pending() && now_ms - lane->index_tried_ms >= context->options.sync_ms) {
+    if (lane->writer->indexes_pending() && now_ms >= lane->index_tried_ms + context->options.sync_ms) {
       lane->index_tried_ms = now_ms;
       lane->sync_wanted = true;
     }

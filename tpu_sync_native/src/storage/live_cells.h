@@ -17,8 +17,31 @@ class LiveCells {
       : context_(context), ns_(ns), epoch_(ns.epoch.load()) {}
 
   // The word of the key's cell; 0: not on storage, as far as this host knows.
-  uint64_t Find(std::string_view key) {
-    const uint64_t word = context_.catalog->Find(MakeCatalogKey(ns_.id, key));
+  uint64_t Find(std::string_view key) { return Find(MakeCatalogKey(ns_.id, key)); }
+
+  // Words of the keys from `first` on, up to the first that is 0, which is written too; how many are not.
+  uint32_t FindRun(const KeyBatch& keys, uint32_t first, uint64_t* words) {
+    CatalogKey group[kGroup];
+    for (uint32_t begin = first; begin < keys.count; begin += kGroup) {
+      const uint32_t count = std::min(kGroup, keys.count - begin);
+      for (uint32_t i = 0; i < count; ++i) {
+        group[i] = MakeCatalogKey(ns_.id, keys.at(begin + i));
+        context_.catalog->Prefetch(group[i]);
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t at = begin + i - first;
+        words[at] = Find(group[i]);
+        if (words[at] == 0) return at;
+      }
+    }
+    return keys.count - std::min(first, keys.count);
+  }
+
+ private:
+  static constexpr uint32_t kGroup = 16;  // keys whose cells are on their way from memory at once
+
+  uint64_t Find(const CatalogKey& key) {
+    const uint64_t word = context_.catalog->Find(key);
     if (word == 0) return 0;
     const uint32_t segment = UnpackWhere(word).segment;
     if (segment != last_) {
@@ -28,7 +51,6 @@ class LiveCells {
     return last_lives_ ? word : 0;
   }
 
- private:
   bool Lives(uint32_t id) const {
     const std::shared_ptr<Segment> segment = context_.segments->Get(id);
     return segment != nullptr && segment->identity.epoch == epoch_ &&

@@ -1,6 +1,7 @@
 #include "storage/storage_tier.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -137,8 +138,12 @@ std::string StorageTier::CheckRoot(uint64_t wait_ms) {
   const auto answer = std::make_shared<Answer>();
   const bool done = RunWithin(*impl_->context->control, wait_ms, [answer, files = impl_->context->files] {
     const IoError error = files->CheckRoot(&answer->why);
-    if (error.ok() || (error.no_space() && error.code != EROFS)) answer->why = CheckMarker(*files);
-    if (!error.ok() && answer->why.empty() && error.code == EROFS) answer->why = error.text();
+    // A disk that is full can be read, and will have room again; one that is mounted read-only is a mistake.
+    if (error.ok() || (error.no_space() && error.code != EROFS)) {
+      answer->why = CheckMarker(*files);
+    } else if (answer->why.empty()) {
+      answer->why = "it cannot be used: " + error.text();
+    }
   });
   if (done) return answer->why;
   return "the storage root did not answer within " + std::to_string(wait_ms) + " ms";
@@ -237,12 +242,7 @@ uint32_t StorageTier::Find(uint32_t ns, const KeyBatch& keys, uint32_t first, Lo
   const std::shared_ptr<StorageNamespace> space = impl_->context->Namespace(ns);
   if (space == nullptr || !impl_->serving()) return 0;
   if (space->state.load() != StorageNamespace::State::kReady || space->clearing.load()) return 0;
-  LiveCells cells(*impl_->context, *space);
-  for (uint32_t i = first; i < keys.count; ++i) {
-    where[i - first] = cells.Find(keys.at(i));
-    if (where[i - first] == 0) return i - first;
-  }
-  return keys.count - std::min(first, keys.count);
+  return LiveCells(*impl_->context, *space).FindRun(keys, first, where);
 }
 
 bool StorageTier::Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) {
