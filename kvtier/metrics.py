@@ -74,6 +74,7 @@ STORE: Final = (
     _counter("ring_sleeps", "Times the ring thread went to sleep."),
     _counter("ring_closed_for_lies", "Rings closed because what they said could not be true."),
     _counter("ring_busy_ns", "Nanoseconds the ring thread spent on requests."),
+    _counter("ring_room_ns", "Nanoseconds it spent on free slots for the next reserve, between requests."),
 )
 """Numbers of the native store, in the order of its statistics."""
 
@@ -83,7 +84,56 @@ DAEMON: Final = (
 )
 """Numbers that the daemon adds."""
 
-ALL: Final = STORE + DAEMON
+STORAGE: Final = (
+    _counter("storage_demoted_chunks", "Chunks written to storage."),
+    _counter("storage_demoted_bytes", "Bytes of the chunks written to storage."),
+    _counter("storage_demote_ns", "Nanoseconds spent in writing them."),
+    _counter("storage_promoted_chunks", "Chunks read from storage and verified."),
+    _counter("storage_promoted_bytes", "Bytes of the chunks read from storage."),
+    _counter("storage_promote_ns", "Nanoseconds spent in reading them, summed over threads."),
+    _counter("storage_dropped_queue", "Demotes dropped: the queue was full, storage is slower than stores."),
+    _counter("storage_dropped_evicted", "Demotes dropped: evicted or cleared before their turn."),
+    _counter("storage_dropped_present", "Demotes not needed: some host had written the chunk already."),
+    _counter("storage_dropped_full", "Demotes dropped: no space, or above the quota."),
+    _counter("storage_dropped_down", "Demotes dropped: storage was down or hung."),
+    _counter("storage_dropped_error", "Demotes dropped: the write failed."),
+    _counter("storage_failed_missing", "Promotes that failed: the segment is gone. A miss."),
+    _counter("storage_failed_corrupt", "Promotes that failed: the record does not verify. A miss."),
+    _counter("storage_failed_io", "Promotes that failed: the read failed. A miss."),
+    _counter("storage_failed_deadline", "Promotes that failed: not done in time. A miss."),
+    _counter("storage_failed_down", "Promotes that failed: storage was down. A miss."),
+    _counter("storage_sealed_segments", "Segments closed."),
+    _counter("storage_adopted_segments", "Segments taken over from dead hosts."),
+    _counter("storage_deleted_segments", "Segments deleted to make space, or of a cleared namespace."),
+    _counter("storage_deleted_bytes", "Bytes of the segments deleted."),
+    _counter("storage_copied_forward_bytes", "Bytes of hot chunks written anew before their segment went."),
+    _counter("storage_temporaries_removed", "Left-over temporary files removed."),
+    _counter("storage_indexes_refused", "Index files that did not verify."),
+    _counter("storage_times_adopted", "Times another host took this one for dead."),
+    _counter("storage_breaker_openings", "Times storage was taken for down."),
+    _counter("storage_catalog_refusals", "Records that found no room in the catalog: nobody finds them."),
+    _gauge("storage_write_amplification_permille", "Bytes written for every thousand that engines stored."),
+    _gauge("storage_serving", "1 when lookups count what lies on storage."),
+    _gauge("storage_admitting", "1 when demotes are taken."),
+    _gauge("storage_stuck_threads", "Threads that hang in the file system."),
+    _gauge("storage_records", "Chunks of all hosts that can be found on storage."),
+    _gauge("storage_records_max", "Most chunks the catalog can hold."),
+    _gauge("storage_catalog_bytes", "Memory of the catalog."),
+    _gauge("storage_segment_bytes", "Size at which a segment is closed."),
+    _gauge("storage_quota_bytes", "Most bytes of all hosts together; 0: no limit."),
+    _gauge("storage_demote_queue_bytes", "Bytes that wait to be written."),
+    _gauge("storage_promoting_chunks", "Chunks that wait to be read, or are being read."),
+    _gauge("storage_namespaces_ready", "Namespaces that storage serves."),
+    _gauge("storage_namespaces_refused", "Namespaces refused: storage holds another fingerprint."),
+    _gauge("storage_bytes", "Bytes of all hosts, in the namespaces open here."),
+    _gauge("storage_hosts", "Hosts alive on the root, in the namespace that has most."),
+    _gauge("storage_segments", "Segments known here."),
+    _gauge("storage_own_segments", "Segments of this host."),
+    _gauge("storage_own_bytes", "Bytes of this host's segments."),
+)
+"""Numbers of the storage tier; there are none without one."""
+
+ALL: Final = STORE + DAEMON + STORAGE
 
 
 class StatsCollector(Collector):
@@ -97,5 +147,7 @@ class StatsCollector(Collector):
         """One family a number."""
         values = self._read()
         for spec in ALL:
+            if spec in STORAGE and spec.name not in values:
+                continue
             family = GaugeMetricFamily if spec.kind == "gauge" else CounterMetricFamily
             yield family(PREFIX + spec.name, spec.help, value=values[spec.name])

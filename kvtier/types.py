@@ -43,6 +43,10 @@ class NamespaceInfo:
     stores: int = 0
     evictions: int = 0
     label: str = ""
+    storage: str = ""
+    storage_records: int = 0
+    storage_bytes: int = 0
+    storage_hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,10 @@ class ChunkInfo:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStats:
-    """Everything `kvtier stats` shows. `counters` are named in kvtier/metrics.py."""
+    """Everything `kvtier stats` shows. `counters` are named in kvtier/metrics.py.
+
+    `storage` is its state in words ("ok", "full: ...", "down: ..."), empty without storage.
+    """
 
     boot_id: int
     version: str
@@ -82,3 +89,4 @@ class DaemonStats:
     counters: dict[str, int] = field(default_factory=dict)
     namespaces: tuple[NamespaceInfo, ...] = ()
     sessions: tuple[SessionInfo, ...] = ()
+    storage: str = ""

@@ -8,14 +8,14 @@ import click
 from kvtier.cli.connect import address_option
 from kvtier.cli.ls import resolve
 from kvtier.client.channel import ControlChannel
-from kvtier.errors import ConfigError
+from kvtier.errors import ConfigError, InvalidArgument
 from kvtier.sizes import parse_duration, parse_size, show_size
 
 ALL_BYTES: Final = 1 << 62
 Number = TypeVar("Number", int, float)
 
 
-@click.group(short_help="drain, evict, clear")
+@click.group(short_help="drain, flush, evict, clear")
 def admin() -> None:
     """Change what a running daemon does or holds."""
 
@@ -31,6 +31,22 @@ def drain(address: str, deadline: str) -> int:
         left = channel.drain(_parsed(parse_duration, "deadline", deadline))
     click.echo(f"leases left: {left}")
     return 1 if left else 0
+
+
+@admin.command()
+@address_option
+@click.option("--deadline", default="60s", show_default=True, help="How long to wait for storage.")
+def flush(address: str, deadline: str) -> int:
+    """Wait until every chunk committed so far is on storage, or dropped. Exit code 1 when not in time."""
+    with ControlChannel(address) as channel:
+        before = channel.daemon_stats()
+        if not before.storage:
+            raise InvalidArgument(f"the daemon at {address} has no storage (kvtier serve --storage)")
+        done = channel.flush(_parsed(parse_duration, "deadline", deadline))
+        after = channel.daemon_stats()
+    written = after.counters["storage_demoted_bytes"] - before.counters["storage_demoted_bytes"]
+    click.echo(f"{'flushed' if done else 'not all flushed'}: {show_size(written)} written meanwhile")
+    return 0 if done else 1
 
 
 @admin.command()

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kvtier.cli.connect import address_option, shown
 from kvtier.cli.ls import describe
+from kvtier.cli.stats_storage import on_storage, storage_rows
 from kvtier.client.channel import ControlChannel, stats_record
 from kvtier.errors import DaemonUnavailable
 from kvtier.sizes import show_age, show_size
@@ -71,6 +72,8 @@ def page(stats: DaemonStats, before: DaemonStats | None, elapsed_s: float, addre
     counters = defaultdict(int, stats.counters)  # a daemon of another version may count other things
     parts: list[RenderableType] = [_daemon(stats, address), Text(), _arena(counters)]
     parts += [_traffic(counters, before.counters if before else None, elapsed_s)]
+    if stats.storage:
+        parts += storage_rows(stats.storage, counters, before.counters if before else None, elapsed_s)
     for table in (_namespaces(stats.namespaces), _sessions(stats.sessions)):
         parts += [Text(), table]
     return Group(*parts)
@@ -125,9 +128,9 @@ def _traffic(counters: dict[str, int], before: dict[str, int] | None, elapsed_s:
 
 
 def _namespaces(namespaces: tuple[NamespaceInfo, ...]) -> Table:
-    table = _table(
-        "namespace", "what it holds", right=("chunk", "chunks", "bytes", "hit rate", "stores", "evictions")
-    )
+    stored = any(info.storage for info in namespaces)
+    right = ("chunk", "chunks", "bytes", "hit rate", "stores", "evictions")
+    table = _table("namespace", "what it holds", right=right + (("on storage",) if stored else ()))
     for info in sorted(namespaces, key=lambda info: -info.bytes):
         asked = info.hits + info.misses
         table.add_row(
@@ -139,6 +142,7 @@ def _namespaces(namespaces: tuple[NamespaceInfo, ...]) -> Table:
             f"{info.hits / asked:.1%}" if asked else "-",
             f"{info.stores:,}",
             f"{info.evictions:,}",
+            *([on_storage(info)] if stored else []),
         )
     return table if namespaces else _none("no namespaces: no engine has stored anything since the start")
 

@@ -131,6 +131,11 @@ class ControlChannel:
         reply = self._call(self._stub.Drain, request, timeout_s=deadline_s + self.timeout_s)
         return int(reply.leases_left)
 
+    def flush(self, deadline_s: float) -> bool:
+        """Wait until what was committed so far is on storage or dropped; False: not in time."""
+        request = pb.FlushRequest(deadline_s=deadline_s)
+        return bool(self._call(self._stub.Flush, request, timeout_s=deadline_s + self.timeout_s).done)
+
     # ---- the hot calls, for a tool that has no shared memory ----
 
     def open_session(self, client: str) -> "ToolSession":

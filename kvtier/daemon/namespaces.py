@@ -97,10 +97,20 @@ class Namespaces:
         )
 
     def _counted(self) -> dict[int, dict[str, Any]]:
-        return {row["index"]: row for row in self._store.namespaces()}
+        below = {} if self._storage is None else self._storage.namespaces()
+        counted = {row["index"]: dict(row) for row in self._store.namespaces()}
+        for index, row in below.items():
+            counted.setdefault(index, {}).update(
+                storage=row["state"],
+                storage_records=row["records"],
+                storage_bytes=row["bytes"],
+                storage_hosts=row["hosts"],
+            )
+        return counted
 
     def _info(self, id: bytes, entry: _Entry, row: dict[str, Any]) -> NamespaceInfo:
         counts = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
+        counts += ("storage_records", "storage_bytes", "storage_hosts")
         return NamespaceInfo(
             id=id,
             index=entry.index,
@@ -108,5 +118,6 @@ class Namespaces:
             fingerprint_json=entry.fingerprint_json,
             boot_id=self._boot_id,
             label=entry.label,
+            storage=row.get("storage", ""),
             **{name: row.get(name, 0) for name in counts},
         )

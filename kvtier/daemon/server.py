@@ -45,6 +45,7 @@ from kvtier.wire.codec import MESSAGE_BYTES_MAX
 DRAIN_POLL_S: Final = 0.02
 GRPC_STOP_S: Final = 0.5
 SETTLE_POLL_S: Final = 0.5
+STORAGE_LOOK_S: Final = 1.0
 
 
 class Daemon:
@@ -103,6 +104,7 @@ class Daemon:
             counters=self._counters(),
             namespaces=self._namespaces.list(),
             sessions=self._sessions.list(),
+            storage=self._storage.state(),
         )
 
     @property
@@ -146,8 +148,8 @@ class Daemon:
         self._sessions.start()
         await self._start_grpc(stack, claim)
         self._http = self._start_http(stack)
-        watch = asyncio.create_task(self._watch_population())
-        stack.callback(watch.cancel)
+        for watching in (self._watch_population(), self._watch_storage()):
+            stack.callback(asyncio.create_task(watching).cancel)
         self._log.info(
             "serving",
             address=str(claim.address),
@@ -192,7 +194,12 @@ class Daemon:
             ),
         )
         control = service.Service(
-            self._store, self._sessions, self._namespaces, stats=self.stats, drain=self.drain
+            self._store,
+            self._sessions,
+            self._namespaces,
+            stats=self.stats,
+            drain=self.drain,
+            flush=self.flush,
         )
         name = service.add_to(server, control)
         self._health = grpc_health.HealthServicer()
@@ -248,6 +255,16 @@ class Daemon:
             bytes=self._store.populated_bytes(),
         )
 
+    async def _watch_storage(self) -> None:
+        """Say once what becomes of storage; engines notice nothing of it."""
+        while self._storage.on:
+            self._storage.notice()
+            await asyncio.sleep(STORAGE_LOOK_S)
+
+    async def flush(self, deadline_s: float) -> bool:
+        """Wait until what was committed so far is on storage or dropped; False: not in time."""
+        return await asyncio.to_thread(self._storage.flush, deadline_s)
+
     def _counters(self) -> dict[str, int]:
         own = {POPULATION_FAILED: int(self._store.population_error() is not None)}
         return self._store.stats() | self._storage.stats() | own
@@ -256,11 +273,13 @@ class Daemon:
         """Whether it can serve, and a word for whoever looks. A part of the arena is better than none."""
         if self._draining:
             return False, "draining"
+        state = self._storage.state()
+        storage = "" if state in ("", "ok") else f"; storage is {state}"
         error = self._store.population_error()
         if error is None:
-            return True, "ok"
+            return True, f"ok{storage}"
         usable = self._store.populated_bytes() >= self._store.stats()["slab_bytes"]
-        return usable, f"{'ok, but not whole' if usable else 'no memory'}: {error}"
+        return usable, f"{'ok, but not whole' if usable else 'no memory'}: {error}{storage}"
 
     def _leases(self) -> int:
         return sum(info.read_leases + info.write_leases for info in self._sessions.list())

@@ -38,13 +38,15 @@ class Service:
         *,
         stats: Callable[[], DaemonStats],
         drain: Callable[[float], Awaitable[int]],
+        flush: Callable[[float], Awaitable[bool]],
     ) -> None:
-        """`drain`: seconds -> leases that are left."""
+        """`drain`: seconds -> leases that are left. `flush`: seconds -> whether all is done."""
         self._store = store
         self._sessions = sessions
         self._namespaces = namespaces
         self._stats = stats
         self._drain = drain
+        self._flush = flush
 
     # ---- engines ----
 
@@ -106,6 +108,12 @@ class Service:
         if not 0 <= request.deadline_s <= 3600:
             raise InvalidArgument(f"deadline_s is {request.deadline_s}; 0 to 3600 are allowed")
         return pb.DrainReply(leases_left=await self._drain(request.deadline_s))
+
+    @unary
+    async def Flush(self, request: pb.FlushRequest, context: Context) -> pb.FlushReply:
+        if not 0 <= request.deadline_s <= 3600:
+            raise InvalidArgument(f"deadline_s is {request.deadline_s}; 0 to 3600 are allowed")
+        return pb.FlushReply(done=await self._flush(request.deadline_s))
 
     @unary
     async def Evict(self, request: pb.EvictRequest, context: Context) -> pb.EvictReply:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kvtier import logs
 from kvtier.config import Config
@@ -28,6 +28,7 @@ class StorageTier:
         """ConfigError when a field cannot be used."""
         self._config = config
         self._log = logs.get("storage")
+        self._noticed: dict[str, str] = {}  # "" for the tier, else a namespace's index: its last state
         with contextlib.ExitStack() as undo:
             catalog_fd = memfd("kvtier-catalog")
             undo.callback(os.close, catalog_fd)
@@ -93,6 +94,31 @@ class StorageTier:
     def stats(self) -> dict[str, int]:
         """Counters, names begin with storage_; none when off."""
         return {} if self._tier is None else self._tier.stats()
+
+    def state(self) -> str:
+        """In words: ok, or what is wrong with it; empty when off."""
+        return "" if self._tier is None else self._tier.state()
+
+    def namespaces(self) -> dict[int, dict[str, Any]]:
+        """By index: how each stands on storage; none when off."""
+        return {} if self._tier is None else {row["index"]: row for row in self._tier.namespaces()}
+
+    def flush(self, wait_s: float) -> bool:
+        """Wait until what was committed so far is written or dropped; False when the time was over first."""
+        return self._tier is None or self._tier.flush(wait_s)
+
+    def notice(self) -> None:
+        """Once a second or so: a line in the log for whatever has changed since the last look."""
+        states = {"": self.state()} | {str(ns): row["state"] for ns, row in self.namespaces().items()}
+        for name, state in states.items():
+            kind, before = state.partition(":")[0], self._noticed.get(name, "")
+            self._noticed[name] = kind
+            if kind == before:
+                continue
+            if kind in ("refused", "down", "failing", "full"):
+                self._log.warning("storage", state=state, **({"namespace": name} if name else {}))
+            elif before in ("down", "failing", "full"):
+                self._log.info("storage is back", was=before)
 
     def stop(self, wait_s: float) -> None:
         """Write what is queued and leave, within `wait_s`; a medium that hangs is left behind."""

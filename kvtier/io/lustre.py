@@ -29,7 +29,9 @@ def stripe(root: Path) -> str:
         return ""
     lfs = shutil.which("lfs")
     if lfs is None:
-        return "the storage root is on Lustre, but lfs is not installed here: its files are striped by default"
+        return (
+            "the storage root is on Lustre, but lfs is not installed here: its files are striped by default"
+        )
     directory = root / "v1"
     try:
         made = _make(directory)
@@ -57,7 +59,12 @@ def _make(directory: Path) -> bool:
 
 
 def _run(lfs: str, *args: str) -> str:
-    done = subprocess.run(  # noqa: S603 - found on PATH, arguments are ours
-        [lfs, *args], capture_output=True, text=True, timeout=LFS_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL
+    done = subprocess.run(
+        [lfs, *args],
+        capture_output=True,
+        text=True,
+        timeout=LFS_TIMEOUT_S,
+        check=True,
+        stdin=subprocess.DEVNULL,
     )
     return done.stdout

@@ -78,6 +78,7 @@ def stats_to_proto(value: DaemonStats) -> pb.StatsReply:
         counters=value.counters,
         namespaces=map(namespace_to_proto, value.namespaces),
         sessions=map(session_to_proto, value.sessions),
+        storage=value.storage,
     )
 
 
@@ -90,4 +91,5 @@ def stats_from_proto(message: pb.StatsReply) -> DaemonStats:
         counters=dict(message.counters),
         namespaces=tuple(map(namespace_from_proto, message.namespaces)),
         sessions=tuple(map(session_from_proto, message.sessions)),
+        storage=message.storage,
     )

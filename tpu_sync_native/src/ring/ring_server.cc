@@ -76,7 +76,8 @@ std::vector<Counter> RingServer::Counters() const {
           {"ring_posted_failures", posted_failures_.load()},
           {"ring_sleeps", sleeps_.load()},
           {"ring_closed_for_lies", rings_closed_.load()},
-          {"ring_busy_ns", busy_ns_.load()}};
+          {"ring_busy_ns", busy_ns_.load()},
+          {"ring_room_ns", room_ns_.load()}};
 }
 
 void RingServer::Run() {
@@ -238,7 +239,7 @@ void RingServer::KeepHouse(uint64_t now_ns) {
 void RingServer::MakeRoom(uint64_t now_ns) {
   store_.MakeRoom();
   const uint64_t after_ns = SteadyNs();
-  busy_ns_.fetch_add(after_ns - now_ns, std::memory_order_relaxed);
+  room_ns_.fetch_add(after_ns - now_ns, std::memory_order_relaxed);
   pace_.Slept(after_ns);
 }
 
