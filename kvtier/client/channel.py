@@ -250,6 +250,7 @@ def stats_record(stats: DaemonStats) -> dict[str, Any]:
         "boot_id": f"{stats.boot_id:016x}",
         "version": stats.version,
         "uptime_s": stats.uptime_s,
+        "storage": stats.storage,
         "counters": dict(stats.counters),
         "namespaces": namespaces,
         "sessions": [plain(item) for item in stats.sessions],

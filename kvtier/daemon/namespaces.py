@@ -109,7 +109,7 @@ class Namespaces:
         return counted
 
     def _info(self, id: bytes, entry: _Entry, row: dict[str, Any]) -> NamespaceInfo:
-        counts = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
+        counts: tuple[str, ...] = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
         counts += ("storage_records", "storage_bytes", "storage_hosts")
         return NamespaceInfo(
             id=id,

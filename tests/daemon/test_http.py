@@ -40,7 +40,8 @@ def test_metrics_parse_and_are_the_listed_ones(served):
     status, text = get(host_port, "/metrics")
     assert status == 200
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert set(families) == {metrics.PREFIX + spec.name for spec in metrics.ALL}
+    listed = metrics.STORE + metrics.DAEMON  # this one has no storage
+    assert set(families) == {metrics.PREFIX + spec.name for spec in listed}
     assert families["kvtier_stores"].type == "counter"
     assert families["kvtier_stores"].samples[0].name == "kvtier_stores_total"
     assert families["kvtier_stores"].samples[0].value == 3
@@ -49,6 +50,11 @@ def test_metrics_parse_and_are_the_listed_ones(served):
 
 def test_the_list_is_what_is_counted(served):
     daemon, _ = served
+    assert set(daemon.counters()) == {spec.name for spec in metrics.STORE + metrics.DAEMON}
+
+
+def test_storage_is_counted_where_there_is_one(start_daemon, tmp_path):
+    daemon = start_daemon("64MiB", "--storage", str(tmp_path))
     assert set(daemon.counters()) == {spec.name for spec in metrics.ALL}
 
 

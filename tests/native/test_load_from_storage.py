@@ -71,7 +71,7 @@ def test_a_chunk_gone_from_storage_is_a_failed_load(tiers: TieredHost, tmp_path:
     ns = tiers.open_namespace(1, CHUNK)
     _, session = tiers.attach()
     store_and_drop(tiers, session, ns)
-    damaged = [path for path in tmp_path.rglob("seg-*.kvs")]
+    damaged = list(tmp_path.rglob("seg-*.kvs"))
     assert damaged
     for path in damaged:
         path.write_bytes(bytes(path.stat().st_size))

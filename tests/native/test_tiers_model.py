@@ -58,7 +58,13 @@ class TieredMachine(RuleBasedStateMachine):
         try:
             self.tiers.store.close_session(self.number, True)
             stats = self.tiers.store.stats()
-            for name in ("read_leases", "pinned_slots", "reserved_slots", "promoting_slots", "quarantined_slots"):
+            for name in (
+                "read_leases",
+                "pinned_slots",
+                "reserved_slots",
+                "promoting_slots",
+                "quarantined_slots",
+            ):
                 assert stats[name] == 0, (name, stats[name])
             assert self.tiers.store.audit() == []
         finally:
