@@ -28,6 +28,7 @@ class StorageTier:
         """ConfigError when a field cannot be used."""
         self._config = config
         self._log = logs.get("storage")
+        self._started = False
         self._noticed: dict[str, str] = {}  # "" for the tier, else a namespace's index: its last state
         with contextlib.ExitStack() as undo:
             catalog_fd = memfd("kvtier-catalog")
@@ -78,6 +79,7 @@ class StorageTier:
     def start(self) -> None:
         """Begin to demote, to promote and to look at other hosts' segments."""
         if self._tier is not None:
+            self._started = True
             self._tier.start()
 
     def open_namespace(self, index: int, id: bytes, chunk_bytes: int, fingerprint_json: str) -> None:
@@ -122,7 +124,7 @@ class StorageTier:
 
     def stop(self, wait_s: float) -> None:
         """Write what is queued and leave, within `wait_s`; a medium that hangs is left behind."""
-        if self._tier is not None and not self._tier.stop(wait_s):
+        if self._tier is not None and not self._tier.stop(wait_s) and self._started:
             self._log.warning("storage did not stop in time; what was queued is not on it", wait_s=wait_s)
         os.close(self.catalog_fd)
 
