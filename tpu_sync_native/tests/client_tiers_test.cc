@@ -133,7 +133,7 @@ TEST(LookupGoesOnBelow) {
 TEST(LookupAsTheRuleSays) {
   TwoTiers tiers;
   std::mt19937_64 random(5);
-  constexpr uint64_t kNumbers = 3000;
+  constexpr uint64_t kNumbers = 1800;
   std::set<uint64_t> here, below;
   for (uint64_t number = 0; number < kNumbers;) {
     const uint64_t run = random() % 3 == 0 ? random() % 400 + 1 : random() % 4 + 1;
@@ -150,6 +150,7 @@ TEST(LookupAsTheRuleSays) {
       }
     }
   }
+  CHECK(here.size() > 300 && here.size() < 900);  // the store has room for 1024
   for (int round = 0; round < 2000; ++round) {
     const uint64_t first = random() % kNumbers;
     const auto count = static_cast<uint32_t>(random() % 1000);
