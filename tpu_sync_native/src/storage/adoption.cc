@@ -32,10 +32,12 @@ IoError SealOrphan(const DirectoryLook& look, uint64_t number) {
   if (!fits || scan.identity.epoch < look.ns.epoch.load()) {  // nothing in it can ever be a hit
     if (known != nullptr) RetireSegment(look.context, *known);
     look.seen.segments.erase(number);
+    look.seen.complete = false;  // the directory may be empty now: the next look tells
     return RemoveSegmentFiles(look.context, look.path, number);
   }
-  error = look.context.files->Publish(look.path + "/" + IndexName(number),
-                                      EncodeIndex(scan.identity, scan.valid_bytes, true, scan.entries), false);
+  error =
+      look.context.files->Publish(look.path + "/" + IndexName(number),
+                                  EncodeIndex(scan.identity, scan.valid_bytes, true, scan.entries), false);
   IoPool::Progress();
   if (!error.ok()) return error;
   look.ns.changes.fetch_add(1);
@@ -82,7 +84,8 @@ IoError TidyDirectory(const DirectoryLook& look, const std::set<uint64_t>& segme
   for (const uint64_t number : segments) {
     if (!indexes.contains(number)) note(SealOrphan(look, number));
   }
-  // An index whose segment is gone: a reclaim that was cut short. A listing may be old, so the file is asked for.
+  // An index whose segment is gone: a reclaim that was cut short. A listing may be old, so the file is asked
+  // for.
   for (const uint64_t number : indexes) {
     if (segments.contains(number)) continue;
     std::unique_ptr<ReadFile> file;

@@ -26,8 +26,7 @@ struct HotChunk {
 std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment, uint32_t used_after_s) {
   std::vector<HotChunk> hot;
   std::string file;
-  const std::string path =
-      context.segments->Directory(segment) + "/" + IndexName(segment.identity.number);
+  const std::string path = context.segments->Directory(segment) + "/" + IndexName(segment.identity.number);
   if (!context.files->ReadAll(path, 1ull << 30, &file).ok()) return hot;
   IoPool::Progress();
   SegmentIdentity identity;
@@ -38,7 +37,8 @@ std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment,
   for (const IndexEntry& entry : entries) {
     HotChunk chunk{entry, {}, 0};
     chunk.key = MakeCatalogKey(segment.identity.namespace_id, chunk.name());
-    if (context.catalog->Find(chunk.key) != PackWhere({segment.id, entry.offset, chunk.stored_bytes()})) continue;
+    if (context.catalog->Find(chunk.key) != PackWhere({segment.id, entry.offset, chunk.stored_bytes()}))
+      continue;
     chunk.last_use_s = context.catalog->LastUse(chunk.key);
     if (chunk.last_use_s != 0 && chunk.last_use_s >= used_after_s) hot.push_back(chunk);
   }
@@ -52,7 +52,8 @@ std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment,
   }
   hot.resize(count);
   // In the order in which they lie, so that a prompt's chunks lie together again.
-  std::sort(hot.begin(), hot.end(), [](const auto& a, const auto& b) { return a.entry.offset < b.entry.offset; });
+  std::sort(hot.begin(), hot.end(),
+            [](const auto& a, const auto& b) { return a.entry.offset < b.entry.offset; });
   return hot;
 }
 

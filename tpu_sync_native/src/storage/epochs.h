@@ -1,5 +1,5 @@
-// A namespace's epoch on a root: the highest number of the empty files epoch-<n> beside its meta.json; 0 without
-// one. Segments of lower epochs are misses on every host, as soon as it has seen the file.
+// A namespace's epoch on a root: the highest number of the empty files epoch-<n> beside its meta.json; 0
+// without one. Segments of lower epochs are misses on every host, as soon as it has seen the file.
 #pragma once
 
 #include <cstdint>

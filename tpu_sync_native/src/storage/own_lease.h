@@ -3,9 +3,10 @@
 //   Beat   1 read the lease: is it still the one that was written last?   gone, or another's -> adopted
 //          2 publish it with the counter moved                            gone               -> adopted
 //
-// A host that was paused for longer than the others wait finds its directory renamed: they took it for dead. Its
-// segments are the adopter's; it goes on under a new id, in a new directory, at once. What its writer still puts
-// into the old open file harms nobody: the adopter believes only records that verify, and nobody looks for those.
+// A host that was paused for longer than the others wait finds its directory renamed: they took it for dead.
+// Its segments are the adopter's; it goes on under a new id, in a new directory, at once. What its writer
+// still puts into the old open file harms nobody: the adopter believes only records that verify, and nobody
+// looks for those.
 #pragma once
 
 #include <atomic>

@@ -34,7 +34,8 @@ IoError ListDirectory(const DirectoryLook& look, Listing* listing) {
 }
 
 // "" or why this index does not belong where it lies.
-std::string CheckPlace(const DirectoryLook& look, const SegmentIdentity& identity, uint64_t number, bool sealed) {
+std::string CheckPlace(const DirectoryLook& look, const SegmentIdentity& identity, uint64_t number,
+                       bool sealed) {
   if (std::memcmp(identity.namespace_id, look.ns.id, 16) != 0) return "another namespace's";
   if (std::memcmp(identity.host_id, look.seen.name.host_id, 16) != 0) return "another host's";
   if (identity.chunk_bytes != look.ns.chunk_bytes) return "of another chunk size";
@@ -113,7 +114,8 @@ bool LoadIndex(const DirectoryLook& look, uint64_t number, IoError* error) {
   uint64_t segment_bytes = 0;
   bool sealed = false;
   std::vector<IndexEntry> entries;
-  std::string wrong = read.ok() ? DecodeIndex(file, &identity, &segment_bytes, &sealed, &entries) : read.text();
+  std::string wrong =
+      read.ok() ? DecodeIndex(file, &identity, &segment_bytes, &sealed, &entries) : read.text();
   if (wrong.empty()) wrong = CheckPlace(look, identity, number, sealed);
   if (!wrong.empty()) {
     look.context.counters.indexes_refused.fetch_add(1);

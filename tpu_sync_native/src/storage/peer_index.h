@@ -1,4 +1,5 @@
-// Indexes of a host's directory into the catalog. Nothing in a file is believed that does not fit where it lies.
+// Indexes of a host's directory into the catalog. Nothing in a file is believed that does not fit where it
+// lies.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ struct SeenSegment {
 // A directory below hosts/.
 struct SeenDirectory {
   HostDirectoryName name;
-  HostId keeper{};  // whose lease speaks for it: the adopter, or the host that wrote it
+  HostId keeper{};        // whose lease speaks for it: the adopter, or the host that wrote it
   bool listed = false;    // by the poll that runs
   bool complete = false;  // everything in it was loaded at loaded_changes
   uint64_t loaded_changes = 0;
@@ -54,7 +54,7 @@ struct PeerView {
   OwnLease own;
   std::mutex beat;  // one heartbeat at a time
   uint64_t polled_ms = 0;
-  uint64_t verified_ms = 0;  // own segments, against what lies there
+  uint64_t verified_ms = 0;                          // own segments, against what lies there
   std::map<std::string, SeenDirectory> directories;  // by name; this host's own one is not among them
   std::map<HostId, SeenHost> hosts;
   std::atomic<uint64_t> others_bytes{0};

@@ -89,9 +89,8 @@ class PollRound {
       if (host.listed) {
         std::string file;
         LeaseFile read{};
-        const IoError error =
-            context_.files->ReadAll(hosts_path_ + HexId(id.data()) + "/" + std::string(kLeaseName), kStorageUnit,
-                                    &file);
+        const IoError error = context_.files->ReadAll(
+            hosts_path_ + HexId(id.data()) + "/" + std::string(kLeaseName), kStorageUnit, &file);
         IoPool::Progress();
         host.read_failed = !error.ok() && !error.not_found();
         if (host.read_failed) {
@@ -123,7 +122,9 @@ class PollRound {
       const uint64_t changes = keeper.lease ? keeper.lease->changes : 0;
       const bool due = now_ms_ - directory.looked_ms >= kFullLookPolls * context_.options.poll_ms;
       if (directory.looked_ms == 0) Inherit(name, directory);
-      const bool changed = directory.keeper == me_ ? Reclaimed(directory) : directory.loaded_changes != changes;
+      if (!Renames() && !Mine(directory)) TakeAsTheyAre(directory, name, false);  // it was only slow
+      const bool changed =
+          directory.keeper == me_ ? Reclaimed(directory) : directory.loaded_changes != changes;
       if (directory.complete && !due && !changed) continue;
       if (due) std::erase_if(directory.segments, [](const auto& known) { return known.second.id == 0; });
       const DirectoryLook look{context_, ns_, directory, hosts_path_ + name, Mine(directory), budget};
@@ -174,13 +175,14 @@ class PollRound {
       it = view_.directories.erase(it);
     }
     std::erase_if(view_.hosts, [this](const auto& seen) {
-      return !seen.second.listed && std::none_of(view_.directories.begin(), view_.directories.end(),
-                                                 [&](const auto& d) { return d.second.keeper == seen.first; });
+      return !seen.second.listed &&
+             std::none_of(view_.directories.begin(), view_.directories.end(),
+                          [&](const auto& d) { return d.second.keeper == seen.first; });
     });
   }
 
-  // Segments in no directory that is looked at: what this host writes itself, and what it wrote under an earlier
-  // id. Now and then, in case somebody removed files by hand.
+  // Segments in no directory that is looked at: what this host writes itself, and what it wrote under an
+  // earlier id. Now and then, in case somebody removed files by hand.
   void VerifyOwn() {
     if (now_ms_ - view_.verified_ms < kFullLookPolls * context_.options.poll_ms) return;
     const bool first = view_.verified_ms == 0;
@@ -189,10 +191,12 @@ class PollRound {
     for (const auto& segment : context_.segments->All()) {
       if (segment->ns.load() != ns_.ns || segment->retired.load()) continue;
       const std::string path = context_.segments->Directory(*segment);
-      if (!path.starts_with(hosts_path_) || view_.directories.contains(path.substr(hosts_path_.size()))) continue;
+      if (!path.starts_with(hosts_path_) || view_.directories.contains(path.substr(hosts_path_.size())))
+        continue;
       if (segment->own.load() && !segment->sealed.load()) continue;  // the writer has it open
       std::unique_ptr<ReadFile> file;
-      const IoError error = context_.files->OpenRead(path + "/" + SegmentName(segment->identity.number), &file);
+      const IoError error =
+          context_.files->OpenRead(path + "/" + SegmentName(segment->identity.number), &file);
       IoPool::Progress();
       if (error.not_found()) RetireSegment(context_, *segment);
     }
@@ -205,7 +209,7 @@ class PollRound {
       if (directory.keeper != me_ && view_.hosts[directory.keeper].dead) dead.push_back(name);
     }
     for (const std::string& name : dead) {
-      Renames() ? AdoptOne(name) : TakeAsTheyAre(view_.directories[name], name);
+      Renames() ? AdoptOne(name) : TakeAsTheyAre(view_.directories[name], name, true);
     }
   }
 
@@ -228,10 +232,13 @@ class PollRound {
     kept.looked_ms = now_ms_;
   }
 
-  void TakeAsTheyAre(const SeenDirectory& directory, const std::string& name) {
+  // Where nothing can be renamed: whether this host may delete there.
+  void TakeAsTheyAre(const SeenDirectory& directory, const std::string& name, bool own) {
     for (const auto& [number, known] : directory.segments) {
       const auto segment = context_.segments->Get(known.id);
-      if (segment != nullptr && !segment->own.load()) context_.segments->Move(known.id, hosts_path_ + name, true);
+      if (segment != nullptr && segment->own.load() != own) {
+        context_.segments->Move(known.id, hosts_path_ + name, own);
+      }
     }
   }
 

@@ -75,7 +75,8 @@ struct Reclaimer::Impl {
   uint64_t OwnBytes(uint32_t ns) const {
     uint64_t bytes = 0;
     for (const auto& segment : context->segments->All()) {
-      if (segment->own.load() && !segment->retired.load() && segment->ns.load() == ns) bytes += segment->bytes.load();
+      if (segment->own.load() && !segment->retired.load() && segment->ns.load() == ns)
+        bytes += segment->bytes.load();
     }
     return bytes + LeftoverBytes(ns);
   }
@@ -104,7 +105,8 @@ struct Reclaimer::Impl {
 
   // Its index first: on a medium that cannot be written nothing is lost by trying.
   IoError Delete(const std::shared_ptr<Segment>& segment) {
-    const std::string index = context->segments->Directory(*segment) + "/" + IndexName(segment->identity.number);
+    const std::string index =
+        context->segments->Directory(*segment) + "/" + IndexName(segment->identity.number);
     const IoError writable = context->files->Remove(index);
     IoPool::Progress();
     if (!writable.ok() && !writable.not_found()) return writable;
@@ -168,8 +170,14 @@ struct Reclaimer::Impl {
   }
 
   // Frees what one quota asks for.
-  IoError Keep(uint32_t ns, const Usage& usage, uint64_t written) {
+  IoError Keep(uint32_t ns, Usage usage, uint64_t written) {
     const uint64_t spare = SpareBytes(usage, written);
+    if (ns == kNoNamespace && usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes) {
+      IoError error;
+      const uint64_t freed = strangers.Free(*context, usage.total_bytes + spare - usage.quota_bytes, &error);
+      if (!error.ok()) return error;
+      usage.total_bytes -= std::min(freed, usage.total_bytes);
+    }
     const bool over = usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes;
     uint32_t& rounds = rounds_over[ns];
     rounds = over ? rounds + 1 : 0;

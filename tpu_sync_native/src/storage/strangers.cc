@@ -33,7 +33,8 @@ uint64_t BytesIn(StorageContext& context, const std::string& path) {
 
 bool OursToRemove(const std::string& name) {
   uint64_t number = 0;
-  return ParseSegmentName(name, &number) || ParseIndexName(name, &number) || name == kTailName || name == kLeaseName;
+  return ParseSegmentName(name, &number) || ParseIndexName(name, &number) || name == kTailName ||
+         name == kLeaseName;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Namespaces on the root that nobody has opened on this host: their bytes count towards the root's quota, and what
-// dead hosts left in those that no host has open any more (a model that is served no longer) is freed first.
+// Namespaces on the root that nobody has opened on this host: their bytes count towards the root's quota, and
+// what dead hosts left in those that no host has open any more (a model that is served no longer) is freed
+// first.
 //
 // Looked at seldom: one listing of v1/, and per such namespace one listing and one small read a host.
 #pragma once
@@ -37,7 +38,8 @@ class Strangers {
   };
 
   IoError LookAt(StorageContext& context, Place& place, uint64_t now_ms);
-  uint64_t FreeDirectory(StorageContext& context, const Place& place, const std::string& name, IoError* error);
+  uint64_t FreeDirectory(StorageContext& context, const Place& place, const std::string& name,
+                         IoError* error);
 
   std::map<std::string, Place> places_;
   uint64_t looked_ms_ = 0;

@@ -10,11 +10,11 @@ struct Usage {
   uint64_t quota_bytes = 0;  // 0: none
   uint64_t total_bytes = 0;  // of all hosts, as last seen
   uint64_t own_bytes = 0;
-  uint32_t hosts = 1;        // that live, this one included
+  uint32_t hosts = 1;  // that live, this one included
 };
 
-// Free space is kept between these: a writer that finds none drops chunks, so there is as much as one round of
-// everybody's writing needs, but a cache that is empty is no use either.
+// Free space is kept between these: a writer that finds none drops chunks, so there is as much as one round
+// of everybody's writing needs, but a cache that is empty is no use either.
 inline constexpr uint64_t kSpareMinPermille = 15;
 inline constexpr uint64_t kSpareMaxPermille = 40;
 // Freeing goes this far beyond, so that it is not done for every chunk.
@@ -33,15 +33,14 @@ inline uint64_t BytesToFree(const Usage& usage, uint64_t spare_bytes, uint32_t r
   if (usage.quota_bytes == 0) return 0;
   const uint64_t allowed = usage.quota_bytes - std::min(spare_bytes, usage.quota_bytes);
   if (usage.total_bytes <= allowed) return 0;
-  const uint64_t excess =
-      usage.total_bytes - allowed + usage.quota_bytes / 1000 * kSpareMorePermille;
+  const uint64_t excess = usage.total_bytes - allowed + usage.quota_bytes / 1000 * kSpareMorePermille;
   const uint64_t share = allowed / std::max(usage.hosts, 1u);
   const uint64_t above_share = usage.own_bytes > share ? usage.own_bytes - share : 0;
-  uint64_t bytes = std::min(excess, above_share);
-  if (rounds_over >= kPatientRounds) {
-    const double part = static_cast<double>(usage.own_bytes) / static_cast<double>(usage.total_bytes);
-    bytes = std::max(bytes, static_cast<uint64_t>(static_cast<double>(excess) * std::min(part, 1.0)));
-  }
+  // Twice its part: others do theirs at the same time, unseen, but not all of them are above their share.
+  const double part = static_cast<double>(usage.own_bytes) / static_cast<double>(usage.total_bytes);
+  const auto double_part = static_cast<uint64_t>(static_cast<double>(excess) * std::min(2 * part, 1.0));
+  uint64_t bytes = std::min(double_part, above_share);
+  if (rounds_over >= kPatientRounds) bytes = std::max(bytes, double_part / 2);
   return std::min(bytes, usage.own_bytes);
 }
 
