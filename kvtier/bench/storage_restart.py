@@ -43,7 +43,7 @@ def restart(root: Path, records: int) -> Restarted:
         root, dram_bytes=4 * _BATCH * _CHUNK_BYTES, chunk_bytes=_CHUNK_BYTES, records_max=records * 5 // 4
     ) as host:
         for first in range(0, records, _BATCH):
-            host.demote_s(keys[first : first + _BATCH])
+            host.demote_all(keys[first : first + _BATCH])
     index_bytes, index_s = _read_indexes(root)
     probes = [keys[i : i + 1] for i in range(0, records, max(records // _PROBES, 1))]
     began_s = time.perf_counter()

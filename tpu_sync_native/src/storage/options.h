@@ -19,7 +19,7 @@ struct StorageOptions {
   uint64_t promote_queue_bytes = 4ull << 30;
   uint64_t io_bytes = 8 << 20;        // one read or write, as far as records lie together
   uint64_t sync_ms = 1000;            // a group of appended records is synced at least this often
-  uint64_t sync_bytes = 64 << 20;     // or after this many bytes
+  uint64_t sync_bytes = 256 << 20;    // or after this many bytes; every sync stops the medium for some ms
   uint64_t poll_ms = 2000;            // how often other hosts' directories are looked at
   uint64_t heartbeat_ms = 2000;
   uint64_t dead_after_ms = 60'000;    // a host whose lease did not move for so long is dead
