@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "segment/names.h"
 #include "segment/segment_codec.h"
@@ -75,6 +76,20 @@ void OwnLease::BecomeAnother(StorageContext& context, StorageNamespace& ns) {
   }
 }
 
+// Whether this host id was in use before, and is another host's now.
+IoError OwnLease::WasAdopted(StorageContext& context, const StorageNamespace& ns, bool* adopted) const {
+  std::vector<DirEntry> entries;
+  const IoError error = context.files->List(HostsDirectory(ns.id), &entries);
+  for (const DirEntry& entry : entries) {
+    HostDirectoryName name;
+    if (entry.directory && ParseHostDirectory(entry.name, &name) && name.adopted &&
+        std::memcmp(name.host_id, host_id_, sizeof(host_id_)) == 0) {
+      *adopted = true;
+    }
+  }
+  return error;
+}
+
 IoError OwnLease::MakeHostDirectory(StorageContext& context, StorageNamespace& ns) {
   IoError error = context.files->MakeDirectory(HostsDirectory(ns.id), false);
   if (!error.ok() && error.code != EEXIST) return error;
@@ -84,7 +99,15 @@ IoError OwnLease::MakeHostDirectory(StorageContext& context, StorageNamespace& n
       std::memcpy(host_id_, ns.host_id, sizeof(host_id_));
     }
     error = context.files->MakeDirectory(context.host_directory(ns), true);
-    if (error.code != EEXIST) break;
+    if (!error.ok() && error.code != EEXIST) break;
+    if (error.ok()) {
+      bool adopted = false;
+      error = WasAdopted(context, ns, &adopted);
+      if (!error.ok() || !adopted) break;
+      // Its segments would have the identities of those that others took over.
+      context.files->Remove(context.host_directory(ns));
+      error = {EEXIST};
+    }
     BecomeAnother(context, ns);  // a clone has this id, or an attempt that failed halfway
   }
   directory_made_ = error.ok();

@@ -26,6 +26,7 @@ class OwnLease {
  private:
   enum class Check : uint8_t { kOurs, kLost, kUnknown };
   Check CheckOurs(StorageContext& context, const std::string& path, IoError* error) const;
+  IoError WasAdopted(StorageContext& context, const StorageNamespace& ns, bool* adopted) const;
   IoError MakeHostDirectory(StorageContext& context, StorageNamespace& ns);
   void BecomeAnother(StorageContext& context, StorageNamespace& ns);
 
