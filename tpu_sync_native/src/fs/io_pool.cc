@@ -1,5 +1,7 @@
 #include "fs/io_pool.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -155,6 +157,8 @@ struct IoPool::Impl {
       lock.unlock();
       try {
         task.run();
+      } catch (const abi::__forced_unwind&) {
+        throw;  // an interpreter that ends takes its threads away so; to swallow it would abort
       } catch (...) {  // tasks do not throw; one that does is not worth the daemon
       }
       task.run = nullptr;  // may run destructors: not under the mutex
