@@ -57,6 +57,7 @@ class TieredMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.tiers.store.close_session(self.number, True)
+            self.tiers.flush()  # a demote pins what it reads
             stats = self.tiers.store.stats()
             for name in (
                 "read_leases",

@@ -143,7 +143,7 @@ TEST(TheHeaderIsCheckedFieldByField) {
   };
   constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max() - 4095;
   refused([](MetaHeader& h) { h.magic ^= 1; }, "magic");
-  refused([](MetaHeader& h) { h.version = 2; }, "version");
+  refused([](MetaHeader& h) { h.version = kMetaVersion + 1; }, "version");
   refused([](MetaHeader& h) { h.meta_bytes -= 4096; }, "meta_bytes");
   refused([](MetaHeader& h) { h.slots_max = kNoSlot; }, "slots_max");
   refused([](MetaHeader& h) { h.slots_max = 1 << 30; }, "slots_offset");
