@@ -91,10 +91,10 @@ class PyStorage {
     if (files.is_none() == root.empty()) throw py::value_error("root: a directory, or else files");
     const StorageOptions wanted = OptionsOf(host_id, boot_id, options);
     const StoreParts parts = StoreOf(store);
-    const std::shared_ptr<FileSystem> medium = files.is_none() ? MakePosixFileSystem(root) : MakePythonFiles(files);
-    tier_ = WithoutGil([&] {
-      return std::make_unique<StorageTier>(medium, *parts.store, parts.arena, catalog_fd, wanted);
-    });
+    const std::shared_ptr<FileSystem> medium =
+        files.is_none() ? MakePosixFileSystem(root) : MakePythonFiles(files);
+    tier_ = WithoutGil(
+        [&] { return std::make_unique<StorageTier>(medium, *parts.store, parts.arena, catalog_fd, wanted); });
   }
 
   ~PyStorage() {

@@ -158,7 +158,7 @@ struct IoPool::Impl {
       try {
         task.run();
       } catch (const abi::__forced_unwind&) {
-        throw;  // an interpreter that ends takes its threads away so; to swallow it would abort
+        throw;         // an interpreter that ends takes its threads away so; to swallow it would abort
       } catch (...) {  // tasks do not throw; one that does is not worth the daemon
       }
       task.run = nullptr;  // may run destructors: not under the mutex
