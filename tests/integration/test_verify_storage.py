@@ -9,6 +9,9 @@ from typing import Any
 
 from harness import Daemon, keys_of, store, until
 
+from kvtier import Hit
+from kvtier.io.native import scan_segment
+
 CHUNK = 64 << 10
 PRINT = {"model": "verified", "dtype": "bfloat16"}
 StartDaemon = Callable[..., Daemon]
@@ -67,3 +70,36 @@ def test_what_daemons_write_is_sound_and_damage_is_named(start_daemon: StartDaem
     assert (record["path"], record["offset"], record["severity"]) == (str(victim), 4096, "bad")
     assert bytes.fromhex(record["key"]) in keys[0]
     assert record["what"].startswith("checksum of the payload is 0x")
+
+
+def test_chunks_go_through_lz4_and_come_back(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    options = ("--storage", str(root), "--storage-poll", "100ms", "--storage-codec", "lz4-shuffle2")
+    keys = keys_of("shrinks", 20)
+    # 16-bit numbers with one exponent: what the shuffle is for.
+    chunks = [
+        bytes(byte for low in range(CHUNK // 2) for byte in ((low * 7 + i) % 251, 0x3F)) for i in range(20)
+    ]
+    before = start_daemon("64MiB", *options)
+    with before.client() as client, client.namespace(PRINT, CHUNK).reserve(keys) as write:
+        for view, chunk in zip(write.views, chunks, strict=True):
+            view[:] = chunk
+        write.commit()
+    on_storage(before, 20)
+    before.finish()
+    code, found = verify(root)
+    assert (code, found["records"]) == (0, 20), found["findings"]
+    (segment,) = root.rglob("seg-*.kvs")
+    records = scan_segment(str(segment), True)["records"]
+    assert {record["codec"] for record in records} == {"lz4-shuffle2"}
+    assert max(record["stored_bytes"] for record in records) < CHUNK
+
+    after = start_daemon("64MiB", *options)
+    with after.client() as client:
+        ns = client.namespace(PRINT, CHUNK)
+        until(lambda: ns.lookup(keys) == Hit(20, 0, 20), "seen on storage")
+        with ns.lease(keys) as read:
+            read.wait(10.0)
+            assert list(read.failed) == []
+            assert [bytes(view) for view in read.views] == chunks
