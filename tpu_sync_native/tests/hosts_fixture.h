@@ -50,6 +50,7 @@ class TestHost {
     storage.quota_bytes = options.quota_bytes;
     storage.namespace_quota_bytes = options.namespace_quota_bytes;
     storage.poll_ms = 1000;
+    storage.io_bytes = 16 << 10;
     storage.heartbeat_ms = 1000;
     storage.dead_after_ms = 10'000;
     context->files = files;

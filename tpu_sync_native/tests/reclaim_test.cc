@@ -56,7 +56,7 @@ TEST(HostsThatSeeEachOtherLateStayNearTheQuota) {
         for (uint32_t other = 0; other < hosts; ++other) {
           if (other != h) usage.total_bytes += seen.front()[other];
         }
-        const uint64_t spare = SpareBytes(usage, wrote[h]);
+        const uint64_t spare = SpareBytes(usage, wrote[h], 8 << 20);
         over[h] = usage.total_bytes + spare > quota ? over[h] + 1 : 0;
         uint64_t free = BytesToFree(usage, spare, over[h]);
         free = std::min(own[h], (free + segment - 1) / segment * segment);

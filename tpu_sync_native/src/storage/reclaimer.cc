@@ -171,7 +171,7 @@ struct Reclaimer::Impl {
 
   // Frees what one quota asks for.
   IoError Keep(uint32_t ns, Usage usage, uint64_t written) {
-    const uint64_t spare = SpareBytes(usage, written);
+    const uint64_t spare = SpareBytes(usage, written, context->options.io_bytes);
     if (ns == kNoNamespace && usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes) {
       IoError error;
       const uint64_t freed = strangers.Free(*context, usage.total_bytes + spare - usage.quota_bytes, &error);

@@ -22,8 +22,10 @@ inline constexpr uint64_t kSpareMorePermille = 5;
 // Rounds above the quota after which hosts below their share free too.
 inline constexpr uint32_t kPatientRounds = 3;
 
-inline uint64_t SpareBytes(const Usage& usage, uint64_t written_per_round) {
-  const uint64_t least = usage.quota_bytes / 1000 * kSpareMinPermille;
+// append_bytes: of the largest append, which must fit into every host's part.
+inline uint64_t SpareBytes(const Usage& usage, uint64_t written_per_round, uint64_t append_bytes) {
+  const uint64_t least = std::max(usage.quota_bytes / 1000 * kSpareMinPermille,
+                                  std::min(2 * append_bytes * usage.hosts, usage.quota_bytes / 4));
   const uint64_t most = usage.quota_bytes / 1000 * kSpareMaxPermille;
   return std::clamp(written_per_round * usage.hosts, least, std::max(least, most));
 }
