@@ -4,6 +4,7 @@ A lease goes back exactly once, and never while a worker may still be copying: n
 nor when it is aborted, nor when the cache is reset. vLLM's own books forget jobs at a reset; these do not.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -35,6 +36,7 @@ class Ticket:
     leases: list[tuple[LeaseHome, SlotLease]]
     chunks: int
     failed: bool = False
+    tier_bytes: Mapping[str, int] = field(default_factory=dict)  # of a load
     workers_pending: int = 0
 
 
@@ -44,6 +46,7 @@ class Outcome:
 
     stored_chunks: int = 0
     loaded_chunks: int = 0
+    loaded_bytes: Counter[str] = field(default_factory=Counter)  # by tier
     failed_stores: int = 0
     failed_loads: int = 0
     failed_load_requests: list[str] = field(default_factory=list)
@@ -69,10 +72,11 @@ class Books:
         is_store: bool,
         leases: list[tuple[LeaseHome, SlotLease]],
         failed: bool = False,
+        tier_bytes: Mapping[str, int] | None = None,
     ) -> Ticket:
         """Enter the leases of a job that the framework is about to make. failed: it will copy nothing."""
         chunks = sum(len(lease) for _, lease in leases)
-        ticket = Ticket(next(self._numbers), request_id, is_store, leases, chunks, failed)
+        ticket = Ticket(next(self._numbers), request_id, is_store, leases, chunks, failed, tier_bytes or {})
         self._unbound[ticket.number] = ticket
         return ticket
 
@@ -118,6 +122,7 @@ def _account(ticket: Ticket, outcome: Outcome) -> None:
         outcome.failed_stores += ticket.failed
     else:
         outcome.loaded_chunks += 0 if ticket.failed else ticket.chunks
+        outcome.loaded_bytes.update({} if ticket.failed else ticket.tier_bytes)
         outcome.failed_loads += ticket.failed
         if ticket.failed:
             outcome.failed_load_requests.append(ticket.request_id)

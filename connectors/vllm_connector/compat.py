@@ -18,6 +18,7 @@ _OFFLOAD = "vllm.v1.kv_offload.base"
 SIGNATURES: Mapping[str, Sequence[str]] = {
     f"{_V1}.offloading_connector:OffloadingConnector.__init__": ("vllm_config", "role", "kv_cache_config"),
     f"{_V1}.offloading_connector:OffloadingConnector.handle_preemptions": ("kv_connector_metadata",),
+    f"{_V1}.offloading_connector:OffloadingConnector.on_new_request": ("request",),
     f"{_V1}.offloading_connector:OffloadingConnector.get_num_new_matched_tokens": (
         "request",
         "num_computed_tokens",
@@ -33,6 +34,7 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
         "per_engine_labelvalues",
     ),
     f"{_V1}.base:KVConnectorBase_V1.get_transfer_results": ("finished_req_ids",),
+    f"{_V1}.base:KVConnectorBase_V1.get_block_ids_with_load_errors": (),
     f"{_V1}.base:KVConnectorBase_V1.get_handshake_metadata": (),
     f"{_V1}.base:KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware": ("metadata",),
     f"{_V1}.base:KVConnectorTransferResults.__init__": (

@@ -1,8 +1,9 @@
 """`KVTierConnector`: vLLM's `OffloadingConnector` with our spec, and with loads that may fail.
 
 Three things differ from the stock class: our spec is put in by itself, so that the user's one flag is
-enough; a failed transfer is reported (`failed_recving`, recomputed by the scheduler) where the stock class
-asserts; leases are kept in books of our own until every worker has reported, through resets and aborts.
+enough; a failed load is reported and recomputed where the stock class asserts, from its first lost block on
+where vLLM can take that (models with a single KV group), else as a whole (`failed_recving`); leases are kept
+in books of our own until every worker has reported, through resets and aborts.
 """
 
 import logging
@@ -49,6 +50,7 @@ class KVTierConnector(OffloadingConnector):
         with building(vllm_config, kv_cache_config):
             super().__init__(vllm_config, role, kv_cache_config)
         self._failed_jobs: set[int] = set()  # of this worker, until the next report
+        self._lost_blocks: set[int] = set()  # device blocks that failed loads left unwritten, as well
 
     # ---- scheduler ----
 
@@ -62,6 +64,11 @@ class KVTierConnector(OffloadingConnector):
     ) -> None:
         """What the workers reported when they were ready."""
         self._manager.know_kernels(merged(metadata.values()))
+
+    def on_new_request(self, request: Request) -> None:
+        """A request joins the queue: what it has on storage comes up while it waits."""
+        super().on_new_request(request)
+        self._manager.prefetch(request.request_id, request.block_hashes)
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
@@ -83,7 +90,7 @@ class KVTierConnector(OffloadingConnector):
         super().update_connector_output(connector_output)
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, WorkerReport):
-            self._manager.settle(report.completed_jobs, report.failed_jobs)
+            self._manager.settle(report.completed_jobs, report.failed_jobs, absent=report.absent)
 
     # ---- worker ----
 
@@ -115,12 +122,19 @@ class KVTierConnector(OffloadingConnector):
         requests = dict(side._load_jobs)  # the call below takes out what ended
         sent, received = self.get_finished(finished_req_ids)
         failed = side.worker.take_failed()
+        partial, blocks = side.worker.take_partial()
         self._failed_jobs |= failed
+        self._lost_blocks |= blocks
         return KVConnectorTransferResults(
             finished_sending=sent,
             finished_recving=received,
-            failed_recving={requests[job] for job in failed if job in requests},
+            failed_recving={requests[job] for job in failed - partial if job in requests},
         )
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks behind the leading ones of loads that failed part of the way: recomputed from there on."""
+        blocks, self._lost_blocks = self._lost_blocks, set()
+        return blocks
 
     def build_connector_worker_meta(self) -> WorkerReport | None:
         """The framework's report, with the jobs that failed here."""
@@ -128,7 +142,8 @@ class KVTierConnector(OffloadingConnector):
         if report is None:
             return None
         failed, self._failed_jobs = self._failed_jobs, set()
-        return WorkerReport(report.completed_jobs, report.transfer_stats, failed)
+        absent = cast(Any, self.connector_worker).worker.absent
+        return WorkerReport(report.completed_jobs, report.transfer_stats, failed, absent)
 
     # ---- front end ----
 

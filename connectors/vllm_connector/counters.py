@@ -10,6 +10,7 @@ ATTACHED = "vllm:kvtier_attached"
 LOOKUP_CHUNKS = "vllm:kvtier_lookup_chunks"
 HIT_CHUNKS = "vllm:kvtier_hit_chunks"
 LOADED_CHUNKS = "vllm:kvtier_loaded_chunks"
+LOADED_BYTES = "vllm:kvtier_loaded_bytes"
 STORED_CHUNKS = "vllm:kvtier_stored_chunks"
 SKIPPED_CHUNKS = "vllm:kvtier_store_skipped_chunks"
 FAILED_LOADS = "vllm:kvtier_failed_loads"
@@ -23,6 +24,10 @@ DEFINITIONS: dict[str, OffloadingMetricMetadata] = {
     LOOKUP_CHUNKS: OffloadingCounterMetadata(documentation="Chunks looked up in the host's index."),
     HIT_CHUNKS: OffloadingCounterMetadata(documentation="Chunks that a lookup found readable."),
     LOADED_CHUNKS: OffloadingCounterMetadata(documentation="Chunks loaded from the host's arena."),
+    LOADED_BYTES: OffloadingCounterMetadata(
+        documentation="Bytes of loaded chunks, by where they lay when the load began: host or storage.",
+        labelnames=("tier",),
+    ),
     STORED_CHUNKS: OffloadingCounterMetadata(documentation="Chunks stored into the host's arena."),
     SKIPPED_CHUNKS: OffloadingCounterMetadata(
         documentation="Chunks not stored: present already, pending in another engine, no space.",

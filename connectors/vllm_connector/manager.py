@@ -1,5 +1,6 @@
-"""Scheduler side: what is in the host's tier, and the leases for what is about to be copied.
+"""Scheduler side: what is in the host's tiers, and the leases for what is about to be copied.
 
+    prefetch                         posted: chunks on storage come up while the request waits
     begin_lookup -> lookup*          shared index, no IPC: one native call per request and group
     prepare_load                     one lease per group          } the framework makes a job of it,
     prepare_store                    one reserve per group        } bind_jobs learns its id
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from kvtier_connectors.vllm_connector.books import Books, LeaseHome
 from kvtier_connectors.vllm_connector.guard import guarded, nothing
+from kvtier_connectors.vllm_connector.sources import Sources
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.lookup import RequestView, chunk_keys, group_suffix
 from kvtier_connectors.vllm_connector.tally import Tally
@@ -63,6 +65,7 @@ class KVTierManager(OffloadingManager):
         open_namespaces: Callable[[Mapping[str, str]], "Sequence[Namespace]"],
         *,
         workers: int,
+        prefetch_requests: int,
         attached: Callable[[], bool],
         close: Callable[[], None],
     ) -> None:
@@ -81,6 +84,10 @@ class KVTierManager(OffloadingManager):
         self._hashes: dict[str, Sequence[bytes]] = {}  # their block hashes; vLLM's own lists, which grow
         self._bad: set[str] = set()  # live requests whose load failed: they are recomputed, not asked again
         self._touched: set[str] = set()
+        self._prefetch_requests = prefetch_requests
+        self._prefetched: set[str] = set()  # live requests that have not been loaded since
+        self._sources = Sources()
+        self._absent = False  # a worker cannot copy: hits would be failed loads, every one
         self._tally = Tally(attached)
 
     def know_kernels(self, kernels: Mapping[str, str]) -> None:
@@ -105,12 +112,35 @@ class KVTierManager(OffloadingManager):
         self._hashes.pop(req_context.req_id, None)
         self._bad.discard(req_context.req_id)
         self._touched.discard(req_context.req_id)
+        self._prefetched.discard(req_context.req_id)
+        self._sources.forget(req_context.req_id)
 
     def mark_bad(self, request_ids: Collection[str]) -> None:
         """Loads of these failed: they are misses until they end, or the scheduler would try for ever."""
         self._bad.update(rid for rid in request_ids if rid in self._views)
 
     # ---- lookup ----
+
+    @guarded(nothing)
+    def prefetch(self, request_id: str, block_hashes: Sequence[bytes]) -> None:
+        """A request waits in the queue: ask, without waiting, that what it has on storage come up to DRAM.
+
+        For a few requests at once only: what came up too early would be evicted before its turn. Of groups
+        with a window nothing is asked for, as only the end of it is needed and which end is not known yet.
+        """
+        if len(self._prefetched) >= self._prefetch_requests or self._closed() or not self._clean():
+            return
+        for plan, namespace in zip(self._plans, self._namespaces, strict=True):
+            keys = [] if plan.windowed else chunk_keys(plan, block_hashes)
+            hit = namespace.lookup_tiers(keys) if keys else None
+            if hit is not None and hit.storage_chunks:
+                self._prefetched.add(request_id)
+                with suppress(KVTierError):
+                    namespace.prefetch(keys[: hit.chunks])
+
+    def _closed(self) -> bool:
+        """Nothing is cached in this engine."""
+        return self._absent or not self._namespaces
 
     @guarded(nothing)
     def begin_lookup(self, request_id: str, block_hashes: Sequence[bytes], computed_tokens: int) -> None:
@@ -120,7 +150,7 @@ class KVTierManager(OffloadingManager):
         self._hashes[request_id] = block_hashes
         self._tally.looked_up(self._views[request_id])
         self._views[request_id] = None
-        if request_id in self._bad or not self._namespaces or not self._clean():
+        if request_id in self._bad or self._closed() or not self._clean():
             return
         self._views[request_id] = RequestView(self._plans, self._namespaces, block_hashes, computed_tokens)
         if computed_tokens and request_id not in self._touched:
@@ -142,32 +172,45 @@ class KVTierManager(OffloadingManager):
         return LookupResult.HIT if view is not None and view.present(key) else LookupResult.MISS
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
-        """Everything comes from host memory so far."""
-        return CacheHitSource.HOST
+        """Where the chunk lay when its load began."""
+        on_storage = self._sources.on_storage(req_context.req_id, key)
+        return CacheHitSource.DISK if on_storage else CacheHitSource.HOST
 
     # ---- leases ----
 
     @guarded(_load_nothing)
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> SlotSpec:
-        """Pin these chunks. When not all of them are there any more, the job fails and the request is
-        recomputed: the framework has no smaller answer at this point."""
+        """Pin these chunks; those on storage are on their way when this returns, and the workers wait for
+        each. When not all are there any more, the leading ones are loaded and the rest is recomputed; with
+        several groups the job fails, as vLLM has no smaller answer there."""
         counts, leases, pinned = [0] * len(self._plans), [], 0
+        self._prefetched.discard(req_context.req_id)
+        sizes = self._sources.begin(req_context.req_id)
         try:
             for place, hashes in self._by_group(keys):
                 lease = self._namespaces[place].lease_slots(hashes)
                 leases.append((self._namespaces[place], lease))
                 counts[place] = len(hashes)
                 pinned += len(lease)
+                sizes.add(hashes, lease, self._namespaces[place], self._plans[place])
         except KVTierError as error:
             logger.debug("kvtier: lease for request %s: %s", req_context.req_id, error)
-        return self._spec(req_context.req_id, counts, leases, is_store=False, void=pinned != len(keys))
+        some = pinned > 0 and len(self._plans) == 1 and not self._plans[0].windowed
+        return self._spec(
+            req_context.req_id,
+            counts,
+            leases,
+            is_store=False,
+            void=pinned != len(keys) and not some,
+            tier_bytes=sizes.tier_bytes,
+        )
 
     @guarded(_store_nothing)
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput:
         """Slots for those chunks that are not there yet and not on their way by another engine."""
         counts, leases, granted = [0] * len(self._plans), [], []
         try:
-            if self._namespaces and self._clean():
+            if not self._closed() and self._clean():
                 for place, hashes in self._by_group(keys):
                     grants = self._namespaces[place].reserve_slots(hashes)
                     leases.append((self._namespaces[place], grants))
@@ -212,11 +255,14 @@ class KVTierManager(OffloadingManager):
         *,
         is_store: bool,
         void: bool,
+        tier_bytes: Mapping[str, int] | None = None,
     ) -> SlotSpec:
         boots = {lease.boot_id for _, lease in leases}
         void = void or len(boots) > 1  # the daemon was restarted between two groups
         homes: list[tuple[LeaseHome, SlotLease]] = list(leases)
-        ticket = self._books.open(request_id, is_store=is_store, leases=homes, failed=void)
+        ticket = self._books.open(
+            request_id, is_store=is_store, leases=homes, failed=void, tier_bytes=tier_bytes
+        )
         if void:
             return SlotSpec(ticket=ticket.number, void=True)
         grants = [lease for _, lease in leases]
@@ -253,8 +299,13 @@ class KVTierManager(OffloadingManager):
             ticket.failed = True
 
     @guarded(nothing)
-    def settle(self, completed: Mapping[int, int], failed: Collection[int]) -> None:
-        """What the workers reported this step."""
+    def settle(
+        self, completed: Mapping[int, int], failed: Collection[int], *, absent: bool = False
+    ) -> None:
+        """What the workers reported this step. absent: one of them cannot copy, so nothing is cached now."""
+        if absent and not self._absent:
+            self._absent = True
+            logger.warning("kvtier: a worker cannot copy (its log says why); this engine serves without it")
         outcome = self._books.settle(completed, failed)
         self.mark_bad(outcome.failed_load_requests)
         self._tally.settled(outcome)

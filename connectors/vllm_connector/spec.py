@@ -79,6 +79,7 @@ class KVTierSpec(OffloadingSpec):
                 self._plans,
                 open_namespaces,
                 workers=self.config.parallel.world_size,
+                prefetch_requests=self.settings.prefetch_requests,
                 attached=lambda: client is not None and client.connected,
                 close=lambda: None if client is None else client.close(),
             )
@@ -109,6 +110,7 @@ class KVTierSpec(OffloadingSpec):
             num_blocks=self._kv_cache_config.num_blocks,
             part=0 if self.replicated_layout else parallel.rank,
             copy_threads=self.settings.copy_threads,
+            load_deadline_ms=self.settings.load_deadline_ms,
         )
 
     def _connect(self, role: str) -> "Client | None":

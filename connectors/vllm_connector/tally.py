@@ -33,6 +33,8 @@ class Tally:
     def settled(self, outcome: Outcome) -> None:
         """Jobs ended."""
         self._counts[counters.LOADED_CHUNKS, ()] += outcome.loaded_chunks
+        for tier, bytes_loaded in outcome.loaded_bytes.items():
+            self._counts[counters.LOADED_BYTES, (tier,)] += bytes_loaded
         self._counts[counters.STORED_CHUNKS, ()] += outcome.stored_chunks
         self._counts[counters.FAILED_LOADS, ()] += outcome.failed_loads
         self._counts[counters.FAILED_STORES, ()] += outcome.failed_stores

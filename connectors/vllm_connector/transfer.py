@@ -16,6 +16,9 @@ U64 = npt.NDArray[np.uint64]
 class SlotSpec(LoadStoreSpec):
     """Slots of one job, groups one after another. Everything a worker needs; it asks the daemon nothing.
 
+    A load may have fewer slots than `counts` says, the leading ones (only with a single group): the rest is
+    recomputed.
+
     A worker attached to another daemon life than `boot_id` fails the job. `void`: nothing may be copied and
     the job fails (a lease that granted too little, a chunk that is not whole).
     """
@@ -35,6 +38,7 @@ class WorkerReport(OffloadingWorkerMetadata):
     """The framework's completion report, and which of the jobs failed in this worker."""
 
     failed_jobs: set[int] = field(default_factory=set)
+    absent: bool = False  # a worker cannot copy at all, and never will
 
     def aggregate(self, other: Any) -> "WorkerReport":
         """The reports of two workers as one: counts add up, one failure is enough."""
@@ -43,4 +47,5 @@ class WorkerReport(OffloadingWorkerMetadata):
             completed_jobs=merged.completed_jobs,
             transfer_stats=merged.transfer_stats,
             failed_jobs=self.failed_jobs | getattr(other, "failed_jobs", set()),
+            absent=self.absent or getattr(other, "absent", False),
         )

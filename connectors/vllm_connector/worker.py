@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from kvtier_connectors.vllm_connector.guard import guarded, nothing, record_fault
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.transfer import SlotSpec
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 # A flush waits for copies of host memory, which end by themselves; this bounds a copy thread that is stuck.
 FLUSH_TIMEOUT_S = 5.0
+# What is in host memory is copied by then; what is not waits for storage.
+LOAD_FLUSH_TIMEOUT_S = 0.05
 
 Region = tuple[int, int, int]
 
@@ -39,8 +43,24 @@ class Lane:
     jobs: set[int] = field(default_factory=set)
 
 
+@dataclass(eq=False)
+class Load:
+    """Where the chunks of a load under way go to; `ordinals`: which of the promised chunks each block is of."""
+
+    blocks: npt.NDArray[np.int64]
+    ordinals: npt.NDArray[np.int64]
+    promised: int
+    granted: int
+
+    def lost_blocks(self, valid_chunks: int) -> set[int]:
+        """The blocks behind the leading `valid_chunks`."""
+        return set(self.blocks[self.ordinals >= valid_chunks].tolist())
+
+
 class KVTierWorker(OffloadingWorker):
     """The framework's worker. `part`: which part of a chunk this worker copies."""
+
+    absent = False
 
     def __init__(
         self,
@@ -51,6 +71,7 @@ class KVTierWorker(OffloadingWorker):
         num_blocks: int,
         part: int,
         copy_threads: int,
+        load_deadline_ms: int,
     ) -> None:
         """regions: per group, (address of block 0, bytes between blocks, page bytes) of each region."""
         self._client = client
@@ -59,6 +80,9 @@ class KVTierWorker(OffloadingWorker):
         self._num_blocks = num_blocks
         self._part = part
         self._copy_threads = copy_threads
+        self._load_deadline_ms = load_deadline_ms
+        # vLLM takes single lost blocks where a block id belongs to one group only.
+        self._may_be_partial = len(self._plans) == 1 and not self._plans[0].windowed
         self._chunk_bytes = tuple(plan.chunk_bytes for plan in self._plans)
         self._swap = threading.Lock()
         self._lane: Lane | None = None
@@ -66,12 +90,15 @@ class KVTierWorker(OffloadingWorker):
         self._finished: list[TransferResult] = []
         self._doomed: set[int] = set()  # jobs whose copy must not count, whatever it says
         self._failed: set[int] = set()
+        self._loads: dict[int, Load] = {}  # under way
+        self._partial: set[int] = set()  # of the failed ones, those whose leading chunks are good
+        self._lost_blocks: set[int] = set()  # and the blocks behind these
         client.on_attach(self._attached)
 
     # ---- attachment ----
 
-    def _attached(self, boot_id: int) -> None:
-        engine = self._client.copy_engine(self._copy_threads)
+    def _attached(self, boot_id: int, *, replace: bool = True) -> None:
+        engine = self._client.copy_engine(self._copy_threads, load_deadline_ms=self._load_deadline_ms)
         layouts = [
             engine.add_layout(
                 list(regions),
@@ -82,9 +109,11 @@ class KVTierWorker(OffloadingWorker):
             for plan, regions in zip(self._plans, self._regions, strict=True)
         ]
         with self._swap:
+            lane = Lane(engine, layouts, boot_id)
             if self._lane is not None:
-                self._retired.append(self._lane)
-            self._lane = Lane(engine, layouts, boot_id)
+                self._retired.append(self._lane if replace else lane)
+            if self._lane is None or replace:
+                self._lane = lane
 
     # ---- jobs ----
 
@@ -128,24 +157,43 @@ class KVTierWorker(OffloadingWorker):
         )
         if positions is None:
             return False
+        blocks, sizes = device.block_ids.astype(np.int64), list(device.group_sizes)
+        if direction == "load":
+            load = Load(blocks, positions, sum(spec.counts), len(spec.slots))
+            if self._may_be_partial:
+                load.ordinals = positions // self._plans[0].blocks_per_chunk
+            if load.granted < load.promised:
+                if not (self._may_be_partial and load.granted):
+                    return False
+                kept = load.ordinals < load.granted
+                blocks, positions, sizes = blocks[kept], positions[kept], [int(kept.sum())]
+            self._loads[job] = load
         lane.engine.submit(
             job,
             direction,
             lane.layouts,
-            list(device.group_sizes),
-            device.block_ids.astype("int64"),
+            sizes,
+            blocks,
             positions,
             (spec.slots, spec.generations, spec.offsets),
         )
         lane.jobs.add(job)
         return True
 
-    def _finish(self, job: int, *, ok: bool, bytes_moved: int = 0, seconds: float = 0.0) -> None:
+    def _finish(
+        self, job: int, *, ok: bool, bytes_moved: int = 0, seconds: float = 0.0, valid_chunks: int = 0
+    ) -> None:
+        load = self._loads.pop(job, None)
+        if load is not None:
+            ok = ok and load.granted == load.promised
         if job in self._doomed:
             self._doomed.discard(job)
-            ok = False
+            ok, valid_chunks = False, 0
         if not ok:
             self._failed.add(job)
+            if load is not None and valid_chunks and self._may_be_partial:
+                self._partial.add(job)
+                self._lost_blocks |= load.lost_blocks(valid_chunks)
         # The framework asserts success; what failed travels by `take_failed`.
         self._finished.append(
             TransferResult(job_id=job, success=True, transfer_size=bytes_moved, transfer_time=seconds)
@@ -163,9 +211,9 @@ class KVTierWorker(OffloadingWorker):
         for lane in lanes:
             if not lane.jobs:
                 continue
-            for job, ok, bytes_moved, seconds, _chunks in lane.engine.poll():
+            for job, ok, bytes_moved, seconds, chunks in lane.engine.poll():
                 lane.jobs.discard(job)
-                self._finish(job, ok=ok, bytes_moved=bytes_moved, seconds=seconds)
+                self._finish(job, ok=ok, bytes_moved=bytes_moved, seconds=seconds, valid_chunks=chunks)
         for lane in [lane for lane in lanes if not lane.jobs and lane is not self._lane]:
             lane.engine.close()
             with self._swap:
@@ -180,6 +228,12 @@ class KVTierWorker(OffloadingWorker):
         failed, self._failed = self._failed, set()
         return failed
 
+    def take_partial(self) -> tuple[set[int], set[int]]:
+        """Those among them whose leading chunks were loaded, and the device blocks behind these."""
+        taken = self._partial, self._lost_blocks
+        self._partial, self._lost_blocks = set(), set()
+        return taken
+
     def doom(self, jobs: set[int]) -> None:
         """Let these fail when they end: what they carry is outdated (the cache was reset)."""
         for lane in self._lanes():
@@ -189,14 +243,31 @@ class KVTierWorker(OffloadingWorker):
     def wait(self, job_ids: set[int]) -> None:
         """Before the device blocks of these jobs are used anew: wait for their copies, bounded.
 
-        A store that is still copying then would store foreign bytes, so it is made to fail.
+        A store that is still copying then would store foreign bytes, so it is made to fail. A load that still
+        waits for storage would write into the blocks later, so its engine is closed and another one takes
+        over: what has not arrived is lost.
         """
         for lane in self._lanes():
             jobs = sorted(job_ids & lane.jobs)
+            if self._loads.keys() & jobs and not lane.engine.wait(jobs, LOAD_FLUSH_TIMEOUT_S):
+                self._replace(lane)
+                jobs = []
             if jobs and not lane.engine.wait(jobs, FLUSH_TIMEOUT_S):
                 logger.error("kvtier: %d copies not finished after %g s; dropped", len(jobs), FLUSH_TIMEOUT_S)
                 self._poll()
                 self._doomed |= job_ids & lane.jobs
+
+    def _replace(self, lane: Lane) -> None:
+        """Close a lane's engine, which ends all its jobs, and open another in its place if it is in use."""
+        lane.engine.close()
+        with self._swap:
+            in_use = lane is self._lane
+            if in_use:
+                self._retired.append(lane)
+                self._lane = None
+        self._poll()
+        if in_use:
+            self._attached(lane.boot_id, replace=False)  # unless the client has attached anew meanwhile
 
     @guarded(nothing)
     def shutdown(self) -> None:
@@ -220,6 +291,7 @@ class AbsentWorker(OffloadingWorker):
         return True
 
     submit_load = submit_store
+    absent = True
 
     def get_finished(self) -> list[TransferResult]:
         """The failed jobs."""
@@ -230,6 +302,10 @@ class AbsentWorker(OffloadingWorker):
         """The failed jobs, again."""
         failed, self._failed = self._failed, set()
         return failed
+
+    def take_partial(self) -> tuple[set[int], set[int]]:
+        """None of them copied anything."""
+        return set(), set()
 
     def doom(self, jobs: set[int]) -> None:
         """Failed already."""

@@ -104,13 +104,15 @@ class Client:
         """
         return self._keeper.open_namespace(fingerprint, chunk_bytes, label)
 
-    def copy_engine(self, threads: int = 0) -> "CopyEngine":
+    def copy_engine(self, threads: int = 0, *, load_deadline_ms: int = 10_000) -> "CopyEngine":
         """A native copy engine on the arena of the present attachment; 0 threads: half the cores, 1 to 4.
+
+        A load waits `load_deadline_ms` at most for chunks on their way from storage, which are lost then.
 
         It stays usable (its mapping lives on) when the daemon is lost, but serves that arena only: make
         another in `on_attach`. Raises DaemonUnavailable while not attached.
         """
-        return self._keeper.copy_engine(threads)
+        return self._keeper.copy_engine(threads, load_deadline_ms)
 
     def stats(self) -> dict[str, Any]:
         """The daemon's statistics, as `kvtier stats --json` prints them."""

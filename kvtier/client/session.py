@@ -215,13 +215,13 @@ class Keeper:
             newer.open_namespace(self.control(), ns)  # attached between the two looks
         return ns
 
-    def copy_engine(self, threads: int) -> native.CopyEngine:
+    def copy_engine(self, threads: int, load_deadline_ms: int) -> native.CopyEngine:
         """See `Client.copy_engine`."""
         attachment = self.attachment
         if attachment is None:
             raise self._unavailable()
         attachment.copies = True
-        return native.CopyEngine(attachment.session, threads=threads)
+        return native.CopyEngine(attachment.session, threads=threads, ready_deadline_ms=load_deadline_ms)
 
     def bound(self, id: bytes) -> tuple[Attachment, int]:
         """The present attachment and the namespace's index in it; raises when there is none."""

@@ -58,6 +58,11 @@ class EngineChild:
                 sums[name] = sums.get(name, 0) + value
         return sums
 
+    def tier_bytes(self) -> dict[str, float]:
+        """Bytes that kvtier has loaded into this engine, by the tier that they lay in."""
+        found = [metric for metric in self.llm.get_metrics() if metric.name == "vllm:kvtier_loaded_bytes"]
+        return {metric.labels["tier"]: metric.value for metric in found}
+
     def forget(self) -> bool:
         """Empty the engine's own prefix cache, not the connector's."""
         return bool(self.llm.reset_prefix_cache())

@@ -75,7 +75,7 @@ class Host(Daemon):
 
 
 @contextmanager
-def running_host(dram: str = "256MiB") -> Iterator[Host]:
+def running_host(dram: str = "256MiB", *options: str, code: str | None = None) -> Iterator[Host]:
     """A started daemon on temporary paths; at the end nothing may be held and no file left."""
-    with running_daemon(dram, kind=Host) as host:
+    with running_daemon(dram, *options, code=code, kind=Host) as host:
         yield host

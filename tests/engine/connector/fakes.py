@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvtier import DaemonUnavailable, Grant, SlotGrants, SlotLease
+from kvtier import DaemonUnavailable, Grant, Hit, SlotGrants, SlotLease
 
 
 class FakeNamespace:
@@ -11,6 +11,8 @@ class FakeNamespace:
     def __init__(self, capacity=1000):
         self.capacity = capacity
         self.present: dict[bytes, int] = {}
+        self.stored: set[bytes] = set()  # of these, those on storage only
+        self.prefetched: list[list[bytes]] = []
         self.pending: set[bytes] = set()
         self.leases: dict[int, tuple[str, list[bytes]]] = {}
         self.log: list[tuple[str, int]] = []
@@ -47,6 +49,19 @@ class FakeNamespace:
             if key not in self.present:
                 return count
         return len(keys)
+
+    def lookup_tiers(self, keys):
+        count = self.lookup_count(keys)
+        below = sum(key in self.stored for key in keys[:count])
+        return Hit(count, count - below, below)
+
+    def prefetch(self, keys):
+        self._check()
+        self.prefetched.append(keys)
+
+    def wait_slots(self, lease, timeout_s):
+        keys = self.leases[lease.lease][1]
+        return next((place for place, key in enumerate(keys) if key in self.stored), len(keys))
 
     def lease_slots(self, keys):
         self._check()
@@ -131,8 +146,8 @@ class FakeEngine:
             refs,
         )
 
-    def end(self, job, ok=True):
-        self.finished.append((job, ok, 100, 0.5, 1))
+    def end(self, job, ok=True, chunks=0):
+        self.finished.append((job, ok, 100, 0.5, chunks))
 
     def poll(self):
         finished, self.finished = self.finished, []
@@ -144,6 +159,8 @@ class FakeEngine:
 
     def close(self):
         self.closed = True
+        for job in [job for job in self.submitted if self.stuck]:
+            self.end(job, ok=False)
 
 
 class FakeClient:
@@ -161,7 +178,7 @@ class FakeClient:
         for callback in self.callbacks:
             callback(boot_id)
 
-    def copy_engine(self, threads=0):
+    def copy_engine(self, threads=0, *, load_deadline_ms=10_000):
         self.engines.append(FakeEngine())
         return self.engines[-1]
 

@@ -28,7 +28,12 @@ class Scheduler:
         self.spaces = [FakeNamespace() for _ in plans]
         self.plans = plans
         self.manager = KVTierManager(
-            plans, lambda kernels: self.spaces, workers=workers, attached=lambda: True, close=lambda: None
+            plans,
+            lambda kernels: self.spaces,
+            workers=workers,
+            prefetch_requests=2,
+            attached=lambda: True,
+            close=lambda: None,
         )
         self.jobs = 0
 
@@ -139,20 +144,87 @@ def test_a_chunk_with_a_hole_is_not_committed():
     assert s.space.log == [("abort", 1)]
 
 
-def test_a_lease_that_grants_less_fails_the_job_and_the_request_is_not_asked_again():
+def test_a_lease_that_grants_less_loads_the_leading_part_and_the_request_is_not_asked_again():
     s, blocks = Scheduler(), hashes(8)
     context = s.request()
     s.store(context, blocks)
     assert s.hits(context, blocks) == 4
     del s.space.present[blocks[5]]
     spec = s.manager.prepare_load(keys(0, blocks), context)
-    assert spec.void
+    assert not spec.void
+    assert (spec.counts, len(spec.slots)) == ((4,), 2)
     job = s.start(spec, is_store=False)
     s.manager.settle({job: 2}, {job})
     assert s.space.leases == {}
     assert s.hits(context, blocks) == 0
     other = s.request("other")
     assert s.hits(other, blocks) == 2
+
+
+def test_a_lease_that_grants_nothing_or_less_of_one_of_two_groups_fails_the_job():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    assert s.manager.prepare_load(keys(0, blocks), context).void
+    s, context = Scheduler(PLANS), s.request()
+    s.manager.on_new_request(context)
+    for group in (0, 1):
+        output = s.manager.prepare_store(keys(group, blocks), context)
+        s.manager.settle({s.start(output.store_spec, is_store=True): 2}, ())
+    del s.spaces[1].present[blocks[5]]
+    spec = s.manager.prepare_load(keys(0, blocks) + keys(1, blocks), context)
+    assert spec.void
+    s.manager.settle({s.start(spec, is_store=False): 2}, ())
+    assert [space.leases for space in s.spaces] == [{}, {}]
+
+
+def test_where_a_load_comes_from_is_told_by_key_and_counted():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    s.store(context, blocks)
+    s.space.stored = {blocks[5], blocks[7]}
+    wanted = keys(0, blocks)
+    job = s.start(s.manager.prepare_load(wanted, context), is_store=False)
+    sources = [s.manager.get_load_source(key, context).value for key in wanted]
+    assert sources == ["host", "host", "disk", "disk"]
+    s.manager.settle({job: 2}, ())
+    stats = s.manager.get_stats().reduce()
+    assert {name: stats[name] for name in stats if "loaded" in name} == {
+        "vllm:kvtier_loaded_chunks": 4,
+        "vllm:kvtier_loaded_bytes{tier=host}": 512,
+        "vllm:kvtier_loaded_bytes{tier=storage}": 512,
+    }
+    s.manager.on_request_finished(context)
+    assert s.manager.get_load_source(wanted[3], context).value == "host"
+
+
+def test_waiting_requests_are_prefetched_a_few_at_a_time():
+    s, blocks = Scheduler(), hashes(8)
+    s.store(s.request(), blocks)
+    s.manager.prefetch("r", blocks)
+    assert s.space.prefetched == []  # all of it is in DRAM
+    s.space.stored = {blocks[5]}
+    contexts = [s.request(f"r{number}") for number in range(3)]
+    for context in contexts:
+        s.manager.prefetch(context.req_id, blocks)
+    assert s.space.prefetched == [[blocks[1], blocks[3], blocks[5], blocks[7]]] * 2
+    s.manager.prepare_load(keys(0, blocks), contexts[0])  # its turn has come
+    s.manager.prefetch("r2", blocks)
+    assert len(s.space.prefetched) == 3
+    for context in contexts:
+        s.manager.on_request_finished(context)
+    assert s.manager._prefetched == set()
+
+
+def test_a_worker_that_cannot_copy_ends_hits_and_stores():
+    s, blocks = Scheduler(), hashes(8)
+    context = s.request()
+    s.store(context, blocks[:4])
+    output = s.manager.prepare_store(keys(0, blocks[4:]), context)
+    job = s.start(output.store_spec, is_store=True)
+    s.manager.settle({job: 2}, {job}, absent=True)
+    assert s.hits(s.request("other"), blocks) == 0
+    assert s.manager.prepare_store(keys(0, blocks), context).keys_to_store == []
+    assert s.space.leases == {}
 
 
 def test_a_failed_load_is_remembered_until_the_request_ends():

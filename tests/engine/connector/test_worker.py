@@ -42,7 +42,7 @@ def client():
 @pytest.fixture
 def worker(client):
     guard.faults.clear()
-    one = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=1, copy_threads=0)
+    one = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=1, copy_threads=0, load_deadline_ms=900)
     client.attach(7)
     return one
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_copied_is_a_failed_job_reported_once(client, worker, bad
 
 
 def test_no_daemon_yet(client):
-    worker = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=0, copy_threads=0)
+    worker = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=0, copy_threads=0, load_deadline_ms=900)
     worker.submit_load(1, spec(), device())
     assert outcome(worker) == {1: False}
     client.attach(7)
@@ -137,6 +137,73 @@ def test_after_a_reattachment_the_old_engine_finishes_what_it_has(client, worker
     assert not new.closed
 
 
+@pytest.fixture
+def single(client):
+    """A worker of a model with one KV group."""
+    guard.faults.clear()
+    one = KVTierWorker(
+        client, PLANS[:1], REGIONS[:1], num_blocks=100, part=0, copy_threads=0, load_deadline_ms=900
+    )
+    client.attach(7)
+    return one
+
+
+def one_group(granted=4):
+    slots = np.arange(granted, dtype=np.uint32)
+    return spec(
+        counts=(4,),
+        chunk_bytes=CHUNK_BYTES[:1],
+        slots=slots,
+        generations=slots,
+        offsets=slots.astype(np.uint64),
+    )
+
+
+def test_of_a_load_that_fails_part_of_the_way_the_leading_chunks_count(client, single):
+    single.submit_load(1, one_group(), device((7,), (1,)))  # begins with the second block of a chunk
+    client.engines[0].end(1, ok=False, chunks=2)
+    assert outcome(single) == {1: False}
+    assert single.take_partial() == ({1}, {13, 14, 15, 16})
+    assert single.take_partial() == (set(), set())
+
+
+def test_fewer_slots_than_promised_are_a_load_of_the_leading_chunks(client, single):
+    single.submit_load(1, one_group(granted=3), device((8,), (0,)))
+    assert client.engines[0].submitted[1][2:5] == ([6], list(range(10, 16)), list(range(6)))
+    client.engines[0].end(1, ok=True, chunks=3)
+    assert outcome(single) == {1: False}
+    assert single.take_partial() == ({1}, {16, 17})
+
+
+def test_nothing_is_left_of_a_load_without_a_good_chunk_or_from_before_a_reset(client, single):
+    single.submit_load(1, one_group(), device((8,), (0,)))
+    single.submit_load(2, one_group(), device((8,), (0,)))
+    single.doom({2})
+    client.engines[0].end(1, ok=False, chunks=0)
+    client.engines[0].end(2, ok=False, chunks=3)
+    assert outcome(single) == {1: False, 2: False}
+    assert single.take_partial() == (set(), set())
+
+
+def test_with_several_groups_a_load_fails_as_a_whole(client, worker):
+    worker.submit_load(1, spec(), device())
+    client.engines[0].end(1, ok=False, chunks=2)
+    worker.submit_load(2, spec(slots=np.zeros(2, np.uint32)), device())
+    assert outcome(worker) == {1: False, 2: False}
+    assert worker.take_partial() == (set(), set())
+
+
+def test_a_load_that_waits_for_storage_writes_nothing_after_a_flush(client, single):
+    single.submit_load(1, one_group(), device((8,), (0,)))
+    client.engines[0].stuck = True
+    single.wait({1})
+    assert client.engines[0].closed
+    assert outcome(single) == {1: False}
+    single.submit_load(2, one_group(), device((8,), (0,)))
+    assert 2 in client.engines[1].submitted
+    assert guard.fault_count() == 0
+
+
 def test_flush_waits_for_its_jobs_only(client, worker):
     worker.submit_store(1, device(), spec())
     worker.submit_store(2, device(), spec())
@@ -174,6 +241,8 @@ def test_a_worker_without_backend_fails_everything_once():
     worker.wait({1, 2})
     assert outcome(worker) == {1: False, 2: False}
     assert outcome(worker) == {}
+    assert worker.absent
+    assert worker.take_partial() == (set(), set())
 
 
 def test_reports_of_workers_add_up_in_any_order():
@@ -183,3 +252,5 @@ def test_reports_of_workers_add_up_in_any_order():
         assert merged.completed_jobs == {1: 2, 2: 1}
         assert merged.failed_jobs == {1, 2}
     assert ours.aggregate(OffloadingWorkerMetadata({2: 1})).failed_jobs == {2}
+    assert not ours.aggregate(other).absent
+    assert other.aggregate(WorkerReport({1: 1}, absent=True)).absent

@@ -1,0 +1,222 @@
+"""Prefixes from storage: of another host, after a restart, corrupt, out of reach, and with little room."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, Engine, tokens
+from harness import until
+from hosts import Host, running_host
+
+import tpu_sync_native as native
+
+PROMPT_TOKENS = 4100
+WHOLE_CHUNKS = PROMPT_TOKENS // CHUNK_TOKENS
+WHOLE_CHUNKS_TOKENS = WHOLE_CHUNKS * CHUNK_TOKENS
+WHOLE_CHUNKS_BYTES = WHOLE_CHUNKS_TOKENS * BYTES_PER_TOKEN["dense"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@contextmanager
+def storing_host(root: Path, dram: str = "256MiB") -> Iterator[Host]:
+    with running_host(dram, "--storage", str(root), "--storage-poll", "200ms") as host:
+        yield host
+
+
+@pytest.fixture
+def host(root: Path) -> Iterator[Host]:
+    with storing_host(root) as started:
+        yield started
+
+
+@pytest.fixture
+def other(root: Path) -> Iterator[Host]:
+    """A second host on the same root, with an arena of its own."""
+    with storing_host(root) as started:
+        yield started
+
+
+def on_storage(host: Host) -> None:
+    """Until every chunk in DRAM is on storage too."""
+    stored = host.stored_bytes() // (CHUNK_TOKENS * BYTES_PER_TOKEN["dense"])
+    until(lambda: host.counters()["storage_demoted_chunks"] >= stored, f"{stored} chunks are demoted")
+
+
+def restart_empty(host: Host, chunks: int, *engines: Engine) -> None:
+    """Stop and start it: its DRAM is empty then, and the engines attach by themselves."""
+    assert host.stop() == 0
+    host.start()
+
+    def ready() -> bool:
+        return (
+            host.sessions() == 2 * len(engines)
+            and host.has_namespace()
+            and all(engine.call("metrics")["kvtier_attached"] == 1 for engine in engines)
+            and host.counters()["storage_records"] >= chunks
+        )
+
+    host.wait_for(ready, "engines and storage are back", *engines)
+    assert host.chunks() == 0 or not engines
+    for engine in engines:
+        engine.forget()
+
+
+def read_bytes(engine: Engine, tier: str) -> int:
+    return int(engine.call("tier_bytes").get(tier, 0))
+
+
+def spoil_segments(root: Path, first: int) -> int:
+    """Turn a bit in the payload of every record from the `first` on, in every segment. Returns how many."""
+    spoiled = 0
+    for segment in root.rglob("seg-*.kvs"):
+        for record in native.scan_segment(str(segment), False)["records"][first:]:
+            with segment.open("r+b") as file:
+                file.seek(record["offset"] + record["stored_bytes"] // 2)
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 1]))
+            spoiled += 1
+    return spoiled
+
+
+def test_another_hosts_prefixes_and_what_became_of_them(host, other, start, dense, references, root):
+    prompt = tokens(PROMPT_TOKENS, seed=1)
+    expected = references.tokens(dense, [prompt])
+    readers = [start(dense, address=other.address, wait=False) for _ in range(2)]
+    writer = start(dense)
+    writer.warm_up()
+    assert writer.generate([prompt]) == expected
+    host.settle(writer)
+    on_storage(host)
+    writer.close()
+
+    # Two engines ask at once: both are served, and every chunk is read from storage once.
+    for reader in readers:
+        reader.started().warm_up()
+    other.settle(*readers)
+    until(lambda: other.counters()["storage_records"] >= WHOLE_CHUNKS, "the other host's records are seen")
+    for reader in readers:
+        reader.send("generate", prompts=[prompt], max_tokens=16)
+    assert [reader.receive()["tokens"] for reader in readers] == [expected, expected]
+    assert [reader.external_hits() for reader in readers] == [WHOLE_CHUNKS_TOKENS] * 2
+    assert [reader.loaded_bytes() for reader in readers] == [WHOLE_CHUNKS_BYTES] * 2
+    assert other.counters()["storage_promoted_chunks"] == WHOLE_CHUNKS
+    assert max(read_bytes(reader, "storage") for reader in readers) > 0
+    other.settle(*readers)
+
+    # Now they are in this host's DRAM.
+    reader = readers[0]
+    before = read_bytes(reader, "host")
+    reader.forget()
+    assert reader.generate([prompt]) == expected
+    assert read_bytes(reader, "host") - before == WHOLE_CHUNKS_BYTES
+    assert other.counters()["storage_promoted_chunks"] == WHOLE_CHUNKS
+    other.settle(reader)
+    readers[1].close()
+
+    # Wrong bytes in the segments are misses: what lies before them is loaded, the rest is computed.
+    assert host.stop() == 0
+    assert spoil_segments(root, first=8) >= WHOLE_CHUNKS - 8
+    restart_empty(other, WHOLE_CHUNKS, reader)
+    failed, loaded = reader.call("metrics")["kvtier_failed_loads"], reader.loaded_bytes()
+    assert reader.generate([prompt]) == expected
+    assert reader.call("metrics")["kvtier_failed_loads"] == failed + 1
+    assert 0 < reader.loaded_bytes() - loaded < WHOLE_CHUNKS_BYTES
+    assert other.counters()["storage_failed_corrupt"] > 0
+    other.settle(reader)
+    reader.forget()
+    assert reader.generate([prompt]) == expected
+    other.settle(reader)
+
+
+# A daemon whose medium hangs in the middle of a read while somebody holds the gate, a FIFO, open.
+HANGING = """
+import os
+from kvtier.io import objects
+
+class Hanging(objects.ObjectFiles):
+    def __init__(self, url):
+        super().__init__("file://{root}")
+
+    def read(self, *asked):
+        if os.path.exists("{gate}"):
+            open("{gate}").read()
+        return super().read(*asked)
+
+objects.ObjectFiles = Hanging
+from kvtier.cli.main import main
+main()
+"""
+
+
+@contextmanager
+def hanging(gate: Path) -> Iterator[None]:
+    os.mkfifo(gate)
+    held = os.open(gate, os.O_RDWR)
+    try:
+        yield
+    finally:
+        gate.unlink()
+        os.close(held)  # end of file for whoever waits
+
+
+def test_storage_that_hangs_costs_a_request_its_deadline(root, start, dense, references, tmp_path):
+    prompts = [tokens(PROMPT_TOKENS, seed=2), tokens(900, seed=3)]
+    expected = references.tokens(dense, prompts)
+    gate = tmp_path / "gate"
+    code = HANGING.format(root=root, gate=gate)
+    with running_host("256MiB", "--storage", "memory://hangs", code=code) as host:
+        engine = start(dense, address=host.address, extra_config={"load_deadline_ms": 1000})
+        try:
+            engine.warm_up()
+            assert engine.generate(prompts[:1]) == expected[:1]
+            host.settle(engine)
+            on_storage(host)
+            with hanging(gate):
+                restart_empty(host, WHOLE_CHUNKS, engine)
+                # The one waits for storage, the other goes on meanwhile.
+                answer = engine.call("generate", prompts=prompts, max_tokens=16)
+                assert answer["tokens"] == expected
+                assert answer["ttft_s"][1] < answer["ttft_s"][0]
+                assert answer["ttft_s"][0] >= 1.0
+                assert engine.call("metrics")["kvtier_failed_loads"] == 1
+                assert read_bytes(engine, "storage") == 0
+                host.wait_for(lambda: not host.leased(), "the lease is back though storage hangs", engine)
+            engine.forget()
+            assert engine.generate(prompts) == expected
+            host.settle(engine)
+        finally:
+            engine.close()
+
+
+def test_little_room_in_engine_and_dram(root, start, dense, references):
+    """Preemption, stores, loads, evictions and promotes at once. What came of it is judged by another engine."""
+    small = {"num_gpu_blocks_override": 34, "max_num_seqs": 8, "max_model_len": 2048}
+    prompts = [tokens(1400, seed=100 + i) for i in range(8)]  # 40 chunks of 1 MiB
+    expected = references.tokens(dense, prompts, 80)
+    with storing_host(root, "24MiB") as host:
+        writer = start(dense, address=host.address, engine=small, wait=False)
+        reader = start(dense, address=host.address, wait=False)
+        try:
+            writer.started().warm_up()
+            for _ in range(2):
+                assert writer.generate(prompts, 80) == expected
+                host.settle(writer)
+                on_storage(host)
+            assert writer.call("metrics")["num_preemptions"] > 0
+            assert host.counters()["storage_promoted_chunks"] > 0
+            reader.started().warm_up()
+            assert reader.generate(prompts, 80) == expected
+            assert read_bytes(reader, "storage") > 0
+            host.settle(reader, writer)
+        finally:
+            for engine in (writer, reader):
+                engine.close()
