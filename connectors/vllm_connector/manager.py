@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from kvtier_connectors.vllm_connector.books import Books, LeaseHome
 from kvtier_connectors.vllm_connector.guard import guarded, nothing
-from kvtier_connectors.vllm_connector.sources import Sources
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.lookup import RequestView, chunk_keys, group_suffix
+from kvtier_connectors.vllm_connector.sources import Sources
 from kvtier_connectors.vllm_connector.tally import Tally
 from kvtier_connectors.vllm_connector.transfer import SlotSpec
 from vllm.v1.kv_offload.base import (
@@ -299,9 +299,7 @@ class KVTierManager(OffloadingManager):
             ticket.failed = True
 
     @guarded(nothing)
-    def settle(
-        self, completed: Mapping[int, int], failed: Collection[int], *, absent: bool = False
-    ) -> None:
+    def settle(self, completed: Mapping[int, int], failed: Collection[int], *, absent: bool = False) -> None:
         """What the workers reported this step. absent: one of them cannot copy, so nothing is cached now."""
         if absent and not self._absent:
             self._absent = True

@@ -45,7 +45,7 @@ class Lane:
 
 @dataclass(eq=False)
 class Load:
-    """Where the chunks of a load under way go to; `ordinals`: which of the promised chunks each block is of."""
+    """Where a load under way writes to; `ordinals`: which of the promised chunks each block is of."""
 
     blocks: npt.NDArray[np.int64]
     ordinals: npt.NDArray[np.int64]

@@ -4,6 +4,8 @@
 2. Both answer the same growing conversations, turn by turn.
 3. The engine with kvtier is killed (SIGKILL). Its KV cache in the arena stays.
 4. A new engine process takes the conversations up: their prefixes are loaded, not computed.
+5. That one is killed too, and the daemon is stopped and started: DRAM is empty. A third engine process does
+   the same from storage.
 
 The tokens must be the same everywhere (temperature 0, float32), or the demo fails.
 """
@@ -29,7 +31,7 @@ from kvtier.demo.engine_process import EngineFailed, EngineProcess
 from kvtier.errors import KVTierError
 
 CONVERSATIONS = 3
-TURNS = 5  # the last is answered by the second engine
+TURNS = 5  # the last is answered by the second and by the third engine
 ANSWER_TOKENS = 16
 MODEL_TOKENS_MAX = 16384
 PROMPT_TOKENS_MIN = 6000  # of the last turn: long enough to be worth a cache on a tiny model
@@ -45,18 +47,16 @@ _STATS = "from kvtier.cli.main import main; main()"
 
 @dataclass(frozen=True)
 class Turn:
-    """What the new engine made of one conversation's last turn, beside the engine without kvtier."""
+    """What one engine made of one conversation's last turn."""
 
-    conversation: str
-    prompt_tokens: int
+    tokens: list[int]
+    ttft_s: float
     hit_tokens: int
-    cold_ttft_s: float
-    warm_ttft_s: float
-    same: bool
+    storage_bytes: int
 
 
 def run_engine_demo(console: Console | None = None) -> int:
-    """Run it and print as it goes; about two minutes. Returns the exit code.
+    """Run it and print as it goes; about three minutes. Returns the exit code.
 
     0: all tokens were equal and every prefix was a hit. Needs the engine's environment (vLLM, torch,
     transformers), and says so when it is missing.
@@ -81,7 +81,11 @@ class _Show:
         self._console = console
         self._stack = stack
         self._directory, shm_dir = stack.enter_context(temporary_paths("kvt-demo-"))
-        self._daemon = LocalDaemon(self._directory, dram=DRAM, shm_dir=shm_dir)
+        root = self._directory / "storage"
+        root.mkdir()
+        self._daemon = LocalDaemon(
+            self._directory, dram=DRAM, shm_dir=shm_dir, options=("--storage", str(root))
+        )
         self._same = True
 
     def run(self) -> int:
@@ -89,7 +93,7 @@ class _Show:
         with self._step("the model: tiny, real random weights"):
             self._model = models.make_model("dense", models.default_cache_dir())
         talks = self._conversations()
-        with self._step(f"kvtier serve, {DRAM} of DRAM"):
+        with self._step(f"kvtier serve, {DRAM} of DRAM, storage in a directory"):
             self._stack.enter_context(self._daemon)
         with self._step("two vLLM engines on CPU: one without kvtier, one with it"):
             reference = self._engine("without", kvtier=False)
@@ -111,11 +115,24 @@ class _Show:
             second = self._engine("second", kvtier=True)
             self._ready(second)
 
-        turns = [self._last_turn(reference, second, talk) for talk in talks]
-        self._compare("second engine", [turn.same for turn in turns], [True] * len(turns))
-        self._print_turns(turns)
+        cold = [self._last_turn(reference, talk) for talk in talks]
+        dram = [self._last_turn(second, talk) for talk in talks]
+        self._compare("second engine", [turn.tokens for turn in dram], [turn.tokens for turn in cold])
+
+        second.kill()
+        self._all_given_back()
+        with self._step("the daemon ends and starts again: DRAM is empty, what there was is on storage"):
+            self._daemon.stop()
+            self._daemon.start()
+        with self._step("a third engine process"):
+            third = self._engine("third", kvtier=True)
+            self._ready(third)
+            self._storage_known(stored)
+        storage = [self._last_turn(third, talk) for talk in talks]
+        self._compare("third engine", [turn.tokens for turn in storage], [turn.tokens for turn in cold])
+        self._print_turns(talks, cold, dram, storage)
         self._print_stats()
-        return self._verdict(turns)
+        return self._verdict(dram, storage)
 
     # ---- the play ----
 
@@ -153,20 +170,21 @@ class _Show:
                 answers += _generate(engine, talk.prompts[number])["tokens"]
         return answers
 
-    def _last_turn(self, reference: EngineProcess, second: EngineProcess, talk: Conversation) -> Turn:
-        prompt = talk.prompts[-1]
-        reference.call("forget")  # so that the reference computes the whole prompt, as any new engine would
-        cold = _generate(reference, prompt)
-        hits_before = second.call("metrics")["external_prefix_cache_hits"]
-        warm = _generate(second, prompt)
+    def _last_turn(self, engine: EngineProcess, talk: Conversation) -> Turn:
+        engine.call("forget")  # so that nothing comes from the engine's own memory
+        hits = self._hits(engine)
+        stored = engine.call("tier_bytes").get("storage", 0)
+        answer = _generate(engine, talk.prompts[-1])
         return Turn(
-            conversation=talk.id,
-            prompt_tokens=len(prompt),
-            hit_tokens=int(second.call("metrics")["external_prefix_cache_hits"] - hits_before),
-            cold_ttft_s=cold["ttft_s"][0],
-            warm_ttft_s=warm["ttft_s"][0],
-            same=cold["tokens"] == warm["tokens"],
+            tokens=answer["tokens"][0],
+            ttft_s=answer["ttft_s"][0],
+            hit_tokens=self._hits(engine) - hits,
+            storage_bytes=int(engine.call("tier_bytes").get("storage", 0) - stored),
         )
+
+    @staticmethod
+    def _hits(engine: EngineProcess) -> int:
+        return int(engine.call("metrics").get("external_prefix_cache_hits", 0))
 
     def _all_given_back(self) -> None:
         """The daemon has seen the engine's end: no session, lease, pin or reserved slot is left."""
@@ -174,6 +192,14 @@ class _Show:
         while found := held(self._daemon.stats()):
             if time.monotonic() > deadline:
                 raise EngineFailed(f"10 s after the engine's end the daemon still holds {', '.join(found)}")
+            time.sleep(0.05)
+
+    def _storage_known(self, chunks: int) -> None:
+        """The daemon has read which chunks are on storage: it does so once an engine has named its model."""
+        deadline = time.monotonic() + 20
+        while (known := self._daemon.stats().counters["storage_records"]) < chunks:
+            if time.monotonic() > deadline:
+                raise EngineFailed(f"of {chunks} chunks {known} are known on storage after 20 s")
             time.sleep(0.05)
 
     def _settled_chunks(self, engine: EngineProcess) -> int:
@@ -193,7 +219,8 @@ class _Show:
         self._console.print(
             Panel(
                 "A real vLLM engine answers growing agent conversations and is killed.\n"
-                "A new engine process goes on, with its prefixes from the host's arena.\n"
+                "A new engine process goes on, with its prefixes from the host's arena; then, with DRAM\n"
+                "emptied, another one with its prefixes from storage.\n"
                 f"[dim]Conversations: recorded agent sessions, {SHRINK} times shorter. Greedy, float32.[/]",
                 title="kvtier demo",
                 box=box.ROUNDED,
@@ -217,22 +244,24 @@ class _Show:
         mark = "[green]✓[/]" if equal == len(expected) else "[bold red]✗[/]"
         self._console.print(f"  {mark} {who}: {equal} of {len(expected)} answers the same as without kvtier")
 
-    def _print_turns(self, turns: list[Turn]) -> None:
-        table = Table(box=box.SIMPLE_HEAD, title="The next turn, in the new process", title_justify="left")
+    def _print_turns(
+        self, talks: list[Conversation], cold: list[Turn], dram: list[Turn], storage: list[Turn]
+    ) -> None:
+        title = "The next turn, in new processes: time to first token, without kvtier and from each tier"
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
         table.add_column("conversation", no_wrap=True)
-        for heading in ("prompt\ntokens", "hit\ntokens", "TTFT\nwithout", "TTFT\nwith kvtier", ""):
+        headings = ("prompt\ntokens", "without", "hit\ntokens", "DRAM", "", "hit\ntokens", "storage", "")
+        for heading in headings:
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("tokens")
-        for turn in turns:
-            table.add_row(
-                turn.conversation,
-                f"{turn.prompt_tokens:,}",
-                f"{turn.hit_tokens:,}",
-                f"{turn.cold_ttft_s * 1e3:,.0f} ms",
-                f"[bold]{turn.warm_ttft_s * 1e3:,.0f} ms[/]",
-                f"{turn.cold_ttft_s / turn.warm_ttft_s:.1f} x",
-                "[green]same[/]" if turn.same else "[bold red]differ[/]",
-            )
+        for talk, *turns in zip(talks, cold, dram, storage, strict=True):
+            first, *warm = turns
+            cells = [f"{len(talk.prompts[-1]):,}", f"{first.ttft_s * 1e3:,.0f} ms"]
+            for turn in warm:
+                cells += [f"{turn.hit_tokens:,}", f"[bold]{turn.ttft_s * 1e3:,.0f} ms[/]"]
+                cells += [f"{first.ttft_s / turn.ttft_s:.1f} x"]
+            same = all(turn.tokens == first.tokens for turn in warm)
+            table.add_row(talk.id, *cells, "[green]same[/]" if same else "[bold red]differ[/]")
         self._console.print(table)
 
     def _print_stats(self) -> None:
@@ -241,12 +270,13 @@ class _Show:
         sys.stdout.flush()
         subprocess.run([sys.executable, "-c", _STATS, "stats", "--address", self._daemon.address], check=True)
 
-    def _verdict(self, turns: list[Turn]) -> int:
-        hits = all(turn.hit_tokens > 0 for turn in turns)
-        if self._same and hits:
-            self._say("[bold green]Same tokens, prefixes from the arena.[/]")
+    def _verdict(self, dram: list[Turn], storage: list[Turn]) -> int:
+        hits = all(turn.hit_tokens > 0 for turn in dram + storage)
+        read = sum(turn.storage_bytes for turn in storage) > 0
+        if self._same and hits and read:
+            self._say("[bold green]Same tokens, prefixes from the arena and from storage.[/]")
             return 0
-        what = "tokens differ" if not self._same else "a prefix did not come from the arena"
+        what = "a prefix did not come from the arena or from storage" if self._same else "tokens differ"
         self._console.print(f"[bold red]The demo failed: {what}.[/]")
         return 1
 

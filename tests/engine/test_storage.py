@@ -126,9 +126,9 @@ def test_another_hosts_prefixes_and_what_became_of_them(host, other, start, dens
     assert host.stop() == 0
     assert spoil_segments(root, first=8) >= WHOLE_CHUNKS - 8
     restart_empty(other, WHOLE_CHUNKS, reader)
-    failed, loaded = reader.call("metrics")["kvtier_failed_loads"], reader.loaded_bytes()
+    loaded = reader.loaded_bytes()
     assert reader.generate([prompt]) == expected
-    assert reader.call("metrics")["kvtier_failed_loads"] == failed + 1
+    assert reader.call("metrics")["kvtier_failed_loads"] == 1
     assert 0 < reader.loaded_bytes() - loaded < WHOLE_CHUNKS_BYTES
     assert other.counters()["storage_failed_corrupt"] > 0
     other.settle(reader)
@@ -198,7 +198,7 @@ def test_storage_that_hangs_costs_a_request_its_deadline(root, start, dense, ref
 
 
 def test_little_room_in_engine_and_dram(root, start, dense, references):
-    """Preemption, stores, loads, evictions and promotes at once. What came of it is judged by another engine."""
+    """Preemption, stores, loads, evictions, promotes at once. What came of it another engine judges."""
     small = {"num_gpu_blocks_override": 34, "max_num_seqs": 8, "max_model_len": 2048}
     prompts = [tokens(1400, seed=100 + i) for i in range(8)]  # 40 chunks of 1 MiB
     expected = references.tokens(dense, prompts, 80)

@@ -190,8 +190,8 @@ def test_where_a_load_comes_from_is_told_by_key_and_counted():
     stats = s.manager.get_stats().reduce()
     assert {name: stats[name] for name in stats if "loaded" in name} == {
         "vllm:kvtier_loaded_chunks": 4,
-        "vllm:kvtier_loaded_bytes{tier=host}": 512,
-        "vllm:kvtier_loaded_bytes{tier=storage}": 512,
+        "vllm:kvtier_loaded_bytes:('host',)": 512,
+        "vllm:kvtier_loaded_bytes:('storage',)": 512,
     }
     s.manager.on_request_finished(context)
     assert s.manager.get_load_source(wanted[3], context).value == "host"

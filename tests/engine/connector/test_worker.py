@@ -97,7 +97,9 @@ def test_what_cannot_be_copied_is_a_failed_job_reported_once(client, worker, bad
 
 
 def test_no_daemon_yet(client):
-    worker = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=0, copy_threads=0, load_deadline_ms=900)
+    worker = KVTierWorker(
+        client, PLANS, REGIONS, num_blocks=100, part=0, copy_threads=0, load_deadline_ms=900
+    )
     worker.submit_load(1, spec(), device())
     assert outcome(worker) == {1: False}
     client.attach(7)
