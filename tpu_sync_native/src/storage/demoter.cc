@@ -119,7 +119,7 @@ void Demoter::Impl::LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t 
     DropAllLocked(*lane, context->counters.dropped_down, trash);
     return;
   }
-  if (lane->writer != nullptr && !lane->appending) {
+  if (!lane->appending && lane->writer != nullptr) {
     const bool readable = context->files->traits().appends_readable;
     const uint64_t since_ms = lane->writer->unsynced_since_ms();
     const uint64_t patience_ms = readable ? context->options.sync_ms : kUnreadableMsMax;
