@@ -38,7 +38,12 @@ class _Size(click.ParamType[int]):
     show_default=True,
     help="Replay: who goes first.",
 )
-def demo(replay: bool, dram: int, chunk: int, policy: str) -> int:
+@click.option(
+    "--storage",
+    is_flag=True,
+    help="Replay: with storage below DRAM, in a temporary directory; what was evicted comes back from there.",
+)
+def demo(replay: bool, dram: int, chunk: int, policy: str, storage: bool) -> int:
     """Show the main job on this machine; nothing is left behind. Exit code 1 when anything was wrong."""
     if not replay:
         from kvtier.demo.engine import run_engine_demo
@@ -48,4 +53,4 @@ def demo(replay: bool, dram: int, chunk: int, policy: str) -> int:
         raise click.UsageError(f"--chunk {show_size(chunk)} is not a multiple of 4KiB")
     from kvtier.demo.show import run_replay_demo
 
-    return run_replay_demo(dram_bytes=dram, chunk_bytes=chunk, policy=policy)
+    return run_replay_demo(dram_bytes=dram, chunk_bytes=chunk, policy=policy, storage=storage)

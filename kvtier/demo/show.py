@@ -1,6 +1,8 @@
 """`kvtier demo --replay`, as people see it: live progress, then what came of it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,9 +20,17 @@ GAP_S = 20.0  # a new conversation every 20 seconds: nearly all of them at once
 
 
 def run_replay_demo(
-    *, dram_bytes: int, chunk_bytes: int, policy: str = "lru", console: Console | None = None
+    *,
+    dram_bytes: int,
+    chunk_bytes: int,
+    policy: str = "lru",
+    storage: bool = False,
+    console: Console | None = None,
 ) -> int:
-    """Play the whole trace and print what came of it. Returns the exit code: 1 when a byte was wrong."""
+    """Play the whole trace and print what came of it. Returns the exit code: 1 when a byte was wrong.
+
+    storage: what DRAM evicts lies in a temporary directory, and comes back from there.
+    """
     console = console or Console()
     sessions = trace.load()
 
@@ -34,11 +44,12 @@ def run_replay_demo(
         f"[bold]kvtier replay[/]  {requests:,} requests of {len(sessions)} agent sessions; {asked:,} chunks "
         f"of 256 tokens asked for, {different:,} different ones.\nA chunk is scaled down to "
         f"{show_size(chunk_bytes)}. Working set {working_set}, DRAM {show_size(dram_bytes)}, {policy}, "
-        f"two client processes, every byte verified.\n",
+        f"{'storage below it' if storage else 'no storage'}, two client processes, every byte verified.\n",
         highlight=False,
     )
     try:
-        replay = _played(console, turns(), requests, dram_bytes, chunk_bytes, policy)
+        with _options(policy, storage=storage) as options:
+            replay = _played(console, turns(), requests, dram_bytes, chunk_bytes, options)
     except KVTierError as error:
         console.print(f"[bold red]The replay failed:[/] {error}", highlight=False)
         return 1
@@ -50,8 +61,23 @@ def run_replay_demo(
     return 1 if replay.faults else 0
 
 
+@contextmanager
+def _options(policy: str, *, storage: bool) -> Iterator[tuple[str, ...]]:
+    """The daemon's flags; storage is a directory that is removed afterwards."""
+    if not storage:
+        yield ("--policy", policy)
+        return
+    with TemporaryDirectory(prefix="kvt-replay-") as root:
+        yield ("--policy", policy, "--storage", root)
+
+
 def _played(
-    console: Console, turns: Iterator[Turn], requests: int, dram_bytes: int, chunk_bytes: int, policy: str
+    console: Console,
+    turns: Iterator[Turn],
+    requests: int,
+    dram_bytes: int,
+    chunk_bytes: int,
+    options: tuple[str, ...],
 ) -> Replay:
     columns = (
         TextColumn("{task.description}"),
@@ -63,7 +89,7 @@ def _played(
         TimeElapsedColumn(),
     )
     with (
-        temporary_daemon(str(dram_bytes), "--policy", policy) as daemon,
+        temporary_daemon(str(dram_bytes), *options) as daemon,
         Progress(*columns, console=console) as progress,
     ):
         task = progress.add_task("requests", total=requests, hit_rate=0.0, simulated_h=0.0)
@@ -106,6 +132,7 @@ def _report(replay: Replay, chunk_bytes: int, answerable: float) -> Table:
             f"{total.present:,} were there already, {total.pending:,} being written, "
             f"{total.no_space:,} without space",
         ),
+        *_storage_rows(replay),
         ("evicted", f"{counters['evictions']:,} chunks, {show_size(counters['evicted_bytes'])}"),
         ("wrong bytes", f"{total.wrong:,} chunks; changed under a lease: {total.lost:,}"),
         (
@@ -119,3 +146,18 @@ def _report(replay: Replay, chunk_bytes: int, answerable: float) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _storage_rows(replay: Replay) -> list[tuple[str, str]]:
+    counters = replay.stats.counters if replay.stats else {}
+    if "storage_promoted_chunks" not in counters:
+        return []
+    total = replay.total
+    written, read = counters["storage_demoted_chunks"], counters["storage_promoted_chunks"]
+    return [
+        (
+            "storage",
+            f"{written:,} chunks written, {read:,} read back, {total.missed:,} leased and not arrived; "
+            f"of {total.looked_up:,} chunks that a lookup found, {total.below:,} were not in DRAM",
+        )
+    ]

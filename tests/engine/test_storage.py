@@ -179,7 +179,6 @@ def test_storage_that_hangs_costs_a_request_its_deadline(root, start, dense, ref
             engine.warm_up()
             assert engine.generate(prompts[:1]) == expected[:1]
             host.settle(engine)
-            on_storage(host)
             with hanging(gate):
                 restart_empty(host, WHOLE_CHUNKS, engine)
                 # The one waits for storage, the other goes on meanwhile.

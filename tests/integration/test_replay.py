@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
-from harness import PATIENT_MS
+from harness import PATIENT_MS, until
 
 from kvtier import Client
 from kvtier.demo import trace
@@ -29,6 +30,23 @@ def test_a_short_replay_is_right_and_hits() -> None:
     assert replay.total.foreign > 0  # chunks crossed from one process to the other
     assert replay.stats is not None
     assert replay.stats.counters["stores"] == replay.total.stored
+
+
+def test_what_dram_evicts_comes_back_from_storage(tmp_path: Path) -> None:
+    with temporary_daemon("4MiB", "--storage", str(tmp_path)) as daemon:
+        first = play(daemon, turns(), chunk_bytes=4 * CHUNK)
+        assert first.stats is not None
+        assert first.stats.counters["evictions"] > 0
+
+        def counters() -> dict[str, int]:
+            return daemon.stats().counters
+
+        until(lambda: counters()["storage_demoted_chunks"] >= first.total.stored // 2, "half is on storage")
+        again = play(daemon, turns(), chunk_bytes=4 * CHUNK)
+        assert counters()["storage_promoted_chunks"] > 0
+    assert first.faults == again.faults == []
+    assert again.total.below > 0
+    assert again.hit_rate > first.hit_rate
 
 
 def planted(daemon: LocalDaemon) -> Iterator[Turn]:
