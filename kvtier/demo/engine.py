@@ -219,8 +219,8 @@ class _Show:
         self._console.print(
             Panel(
                 "A real vLLM engine answers growing agent conversations and is killed.\n"
-                "A new engine process goes on, with its prefixes from the host's arena; then, with DRAM\n"
-                "emptied, another one with its prefixes from storage.\n"
+                "A new engine process goes on, with its prefixes from the host's arena.\n"
+                "DRAM is emptied; another one goes on, with its prefixes from storage.\n"
                 f"[dim]Conversations: recorded agent sessions, {SHRINK} times shorter. Greedy, float32.[/]",
                 title="kvtier demo",
                 box=box.ROUNDED,

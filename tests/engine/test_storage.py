@@ -137,7 +137,7 @@ def test_another_hosts_prefixes_and_what_became_of_them(host, other, start, dens
     other.settle(reader)
 
 
-# A daemon whose medium hangs in the middle of a read while somebody holds the gate, a FIFO, open.
+# A daemon whose medium hangs in the middle of reading a record while somebody holds the gate, a FIFO, open.
 HANGING = """
 import os
 from kvtier.io import objects
@@ -146,10 +146,10 @@ class Hanging(objects.ObjectFiles):
     def __init__(self, url):
         super().__init__("file://{root}")
 
-    def read(self, *asked):
-        if os.path.exists("{gate}"):
+    def read(self, path, *asked):
+        if path.endswith(".kvs") and os.path.exists("{gate}"):
             open("{gate}").read()
-        return super().read(*asked)
+        return super().read(path, *asked)
 
 objects.ObjectFiles = Hanging
 from kvtier.cli.main import main
@@ -179,6 +179,7 @@ def test_storage_that_hangs_costs_a_request_its_deadline(root, start, dense, ref
             engine.warm_up()
             assert engine.generate(prompts[:1]) == expected[:1]
             host.settle(engine)
+            assert host.stop() == 0
             with hanging(gate):
                 restart_empty(host, WHOLE_CHUNKS, engine)
                 # The one waits for storage, the other goes on meanwhile.
