@@ -137,6 +137,23 @@ def test_another_hosts_prefixes_and_what_became_of_them(host, other, start, dens
     other.settle(reader)
 
 
+def test_groups_and_windows_come_back_after_a_restart(host, start, model_of, references):
+    model = model_of("sliding")
+    prompt = tokens(2600, seed=4)
+    expected = references.tokens(model, [prompt])
+    engine = start(model)
+    engine.warm_up()
+    assert engine.generate([prompt]) == expected
+    host.settle(engine)
+    chunks = host.chunks()
+    assert host.stop() == 0
+    restart_empty(host, chunks, engine)
+    assert engine.generate([prompt]) == expected
+    assert engine.external_hits() == 2600 // CHUNK_TOKENS * CHUNK_TOKENS
+    assert read_bytes(engine, "storage") > 0
+    host.settle(engine)
+
+
 # A daemon whose medium hangs in the middle of reading a record while somebody holds the gate, a FIFO, open.
 HANGING = """
 import os
