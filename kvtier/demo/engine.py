@@ -251,7 +251,7 @@ class _Show:
         table = Table(
             box=box.SIMPLE_HEAD, title=title, title_justify="left", collapse_padding=True, pad_edge=False
         )
-        table.add_column("conversation", no_wrap=True)
+        table.add_column("session", no_wrap=True)
         for heading in ("prompt", "hit", "without", "DRAM", "", "storage", ""):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("tokens", no_wrap=True)
