@@ -103,20 +103,21 @@ TEST(ATornAppendIsAMissAndWhatWentBeforeIsNot) {
     options.sync_ms = 100'000;
     TierHost host(fake.files(), options);
     host.Start();
-    host.Put(0, 3);  // appended, not synced yet, when the next append fails
-    fake.plan->Add(
-        {.ops = kOpAppend, .pattern = "*.kvs", .skip = 1, .times = 1, .error = EIO, .bytes_done = torn});
-    CHECK(Eventually([&] { return host.Stat("storage_demote_queue_bytes") == 0; }));
+    const size_t appends = fake.plan->Add({.ops = kOpAppend, .pattern = "*.kvs", .times = -1});
+    host.Put(0, 3);
+    CHECK(Eventually([&] { return fake.plan->hits(appends) == 1; }));
+    // That one is appended, and not synced yet, when the next append fails.
+    const size_t fault =
+        fake.plan->Add({.ops = kOpAppend, .pattern = "*.kvs", .times = 1, .error = EIO, .bytes_done = torn});
     host.Put(100, 5);
     CHECK(host.Flush());
+    CHECK(fake.plan->hits(fault) == 1);
+    CHECK(host.Stat("storage_demoted_chunks") == 3);
     CHECK(host.tier->Stop(10'000));
     TierHost later(fake.files());
     later.Start();
-    later.Put(500, 1);
-    CHECK(later.Flush());
-    CHECK(Eventually([&] { return later.Stat("storage_segments") >= 2; }));
-    later.Get(0, 3);
-    later.Get(100, 5);
+    CHECK(Eventually([&] { return later.Get(0, 3) == 3; }));
+    CHECK(later.Get(100, 5) == 0);
     CHECK(later.Stat("storage_failed_corrupt") == 0);
   }
 }
