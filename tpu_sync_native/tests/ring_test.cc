@@ -210,10 +210,22 @@ TEST(PaceSpinsOnlyUnderDenseTraffic) {
   CHECK(pace.Spin(now_ns + 1));
   CHECK(pace.Spin(now_ns + Pace::kSpinNs / 2));
   CHECK(!pace.Spin(now_ns + Pace::kSpinNs + 1));
-  // That spin was in vain, so some pauses are slept through.
+  // That spin was in vain, so the next pause is slept through; after another one, two are.
+  CHECK(!pace.Spin(now_ns + Pace::kSpinNs + 2));
+  for (const uint32_t skips : {1u, 2u, 4u, 8u, 16u, 16u}) {
+    serve(20 * kNsPerUs, skips - 1);
+    CHECK(!pace.Spin(now_ns + Pace::kSpinNs + 3));
+    serve(20 * kNsPerUs, 1);
+    CHECK(pace.Spin(now_ns + 1));
+    CHECK(!pace.Spin(now_ns + Pace::kSpinNs + 1));
+  }
+  // One that was met is no hiccup's aftermath: it begins with one again.
+  serve(20 * kNsPerUs, 16);
+  CHECK(pace.Spin(now_ns + 1));
   serve(20 * kNsPerUs, 1);
-  CHECK(!pace.Spin(now_ns + 1));
-  serve(20 * kNsPerUs, Pace::kSkips);
+  CHECK(pace.Spin(now_ns + 1));
+  CHECK(!pace.Spin(now_ns + Pace::kSpinNs + 1));
+  serve(20 * kNsPerUs, 1);
   CHECK(pace.Spin(now_ns + 1));
   // A spin step this long says that somebody else needs the core.
   CHECK(!pace.Spin(now_ns += Pace::kStolenNs + 2));

@@ -1,5 +1,7 @@
 #include "client/ring_client.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -146,13 +148,22 @@ RingStatus RingClient::AwaitReplyLocked(bool spin, uint64_t deadline_ns) {
     --spin_skips_;
   } else if (spin) {
     const uint64_t spin_until_ns = std::min(SteadyNs() + kSpinNs, deadline_ns);
+    uint64_t now_ns = 0;
     do {
       for (int i = 0; i < 8; ++i) {
-        if (replied()) return RingStatus::kOk;
+        if (replied()) {
+          spin_skips_next_ = 1;
+          return RingStatus::kOk;
+        }
         CpuRelax();
       }
-    } while (SteadyNs() < spin_until_ns);
-    spin_skips_ = kSpinSkips;
+      sched_yield();  // the server may have been put on this very core
+      now_ns = SteadyNs();
+    } while (now_ns < spin_until_ns);
+    // Others want the core if it was away for long: then it is better to be woken than to queue.
+    if (now_ns > spin_until_ns + kSpinNs) spin_skips_next_ = kSpinSkipsMax;
+    spin_skips_ = spin_skips_next_;
+    spin_skips_next_ = std::min(2 * spin_skips_next_, kSpinSkipsMax);
   }
   return SleepUntil(1, deadline_ns, replied);
 }

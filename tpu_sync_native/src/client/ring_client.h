@@ -61,9 +61,11 @@ class RingClient {
 
   void WakeServer();
 
-  static constexpr uint64_t kSpinNs = 30 * kNsPerUs;
-  // After a spin in vain, calls that go to sleep at once: the server had no core to answer from.
-  static constexpr uint32_t kSpinSkips = 16;
+  static constexpr uint64_t kSpinNs = 100 * kNsPerUs;
+  // After spins in vain, calls that go to sleep at once: the server had no core to answer from. Twice as many
+  // each time in a row: a client that sleeps comes back late, so the server spins in vain as well, and one
+  // hiccup would slow the next hundred calls.
+  static constexpr uint32_t kSpinSkipsMax = 64;
   // An empty ring goes back to its start once it stands behind this place: its first pages stay in the cache.
   static constexpr uint64_t kRewindBytes = 64u << 10;
 
@@ -71,9 +73,10 @@ class RingClient {
   Doorbell doorbell_;
   const uint64_t deadline_ns_;
   DeadlineLock lock_;
-  uint64_t tail_ = 0;        // guarded by lock_; the shared one is only told
-  uint64_t sequence_ = 0;    // guarded by lock_
-  uint32_t spin_skips_ = 0;  // guarded by lock_
+  uint64_t tail_ = 0;             // guarded by lock_; the shared one is only told
+  uint64_t sequence_ = 0;         // guarded by lock_
+  uint32_t spin_skips_ = 0;       // guarded by lock_
+  uint32_t spin_skips_next_ = 1;  // guarded by lock_
 };
 
 }  // namespace tpu_sync_native

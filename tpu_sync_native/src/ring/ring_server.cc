@@ -1,6 +1,7 @@
 #include "ring/ring_server.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -104,6 +105,7 @@ void RingServer::Run() {
       MakeRoom(before_ns);
     } else if (pace_.Spin(before_ns)) {
       CpuRelax();
+      sched_yield();  // a client may have been put on this very core
     } else {
       Sleep(before_ns);
     }
