@@ -198,7 +198,7 @@ class CopyEngine:
         """One job. It fails when a slot's generation is not that of refs before or after its copy.
 
         A load may name slots whose chunks are still on their way: it is copied as they arrive, in order, and
-        a chunk that does not arrive in ready_deadline_ms is lost.
+        what is pending when it has waited ready_deadline_ms for its next chunk is lost.
 
         ValueError for what is out of bounds and for a job still in flight: nothing was queued. RuntimeError
         when closed or in a forked child."""

@@ -209,6 +209,18 @@ TEST(AChunkThatDoesNotArriveInTimeIsLost) {
   CHECK(world.engine->Poll().empty() && world.device[kChunkBytes] == 0);
 }
 
+TEST(ALoadThatGoesOnIsNotLostHoweverLongItTakes) {
+  World world(/*threads=*/1, /*ready_deadline_ms=*/1500);
+  world.Load(1, 0, 6);
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t i = 0; i < 6; ++i) {
+    std::this_thread::sleep_until(start + std::chrono::milliseconds(400 * (i + 1)));
+    world.Arrive(i);
+  }
+  const CopyCompletion done = world.Finish(1);
+  CHECK(done.ok && done.chunks_valid == 6 && done.seconds > 1.5);
+}
+
 TEST(CloseEndsTheWait) {
   World world(/*threads=*/2);
   world.Load(1, 0, 4);

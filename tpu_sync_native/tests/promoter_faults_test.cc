@@ -49,6 +49,19 @@ TEST(what_waits_behind_a_hung_read_is_lost_at_its_deadline_too) {
   world.CheckNothingLeft();
 }
 
+TEST(a_job_that_goes_on_is_not_overdue_however_long_it_takes) {
+  World world({.threads = 1, .deadline_ms = 1500});
+  for (uint64_t i = 0; i < 6; ++i) world.Store(100 + i, 1, 1 + i);  // a read each
+  world.fake.plan->Add({.ops = kOpRead, .times = -1, .latency_ms = 400});
+  const uint64_t start_ns = SteadyNs();
+  const ReadGrant grant = world.Lease(100, 6);
+  CHECK(grant.slots.size() == 6);
+  for (const SlotRef& ref : grant.slots) CHECK(world.End(ref) == Readiness::kReady);
+  CHECK(SteadyNs() - start_ns > 1500 * kNsPerMs);
+  world.Release(grant);
+  world.CheckNothingLeft();
+}
+
 TEST(a_hung_read_does_not_stop_the_others) {
   World world({.threads = 2, .deadline_ms = 20'000});
   for (uint64_t number = 1; number <= 9; ++number) world.Store(number * 100, 4, number);

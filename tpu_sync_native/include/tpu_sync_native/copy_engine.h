@@ -19,8 +19,9 @@
 //
 // A load may begin while chunks of it are still on their way from storage. Its pieces are copied in order, up
 // to the first chunk that is not ready; there the job waits, others pass it, and it goes on as soon as that
-// chunk is ready. So the first chunks are on the device while the last ones are still being read. A chunk that
-// is not ready ready_deadline_ms after Submit is lost.
+// chunk is ready. So the first chunks are on the device while the last ones are still being read. A chunk for
+// which a load has waited ready_deadline_ms is lost, and so is what is pending behind it; a load of which some
+// chunk comes in time goes on, however long all of it takes.
 //
 // Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
 #pragma once
@@ -126,7 +127,7 @@ struct CopyEngineOptions {
   // Null: every slot counts as unchanged and as large as it must be (tests and benchmarks on plain memory).
   std::shared_ptr<const SlotGuard> guard = nullptr;
   std::shared_ptr<CopyBackend> backend = nullptr;  // null: the host backend
-  // A chunk of a load that is still pending so long after Submit is lost.
+  // A load that has waited so long for its next chunk loses what is pending.
   uint64_t ready_deadline_ms = 10'000;
 };
 

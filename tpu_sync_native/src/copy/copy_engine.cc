@@ -135,6 +135,7 @@ bool CopyEngine::Impl::NextPieceLocked(Piece* piece) {
     uint64_t ready = job->AdvanceReady(options.guard.get());
     if (ready == job->next_byte) {
       queue.pop_front();
+      job->ready_deadline_ns = SteadyNs() + options.ready_deadline_ms * kNsPerMs;
       if (waiter->Park(job)) {
         ++totals.load_waits;
         continue;
@@ -274,10 +275,7 @@ void CopyEngine::Submit(const CopyRequest& request) {
   }
   auto job =
       std::make_shared<CopyJob>(request, layouts, impl_->options.arena_bytes, impl_->options.guard.get());
-  if (job->waits()) {
-    job->ready_deadline_ns = SteadyNs() + impl_->options.ready_deadline_ms * kNsPerMs;
-    impl_->waiter->Start();
-  }
+  if (job->waits()) impl_->waiter->Start();
   const std::lock_guard lock(impl_->mutex);
   if (impl_->stopping) throw std::runtime_error("the copy engine is closed");
   if (!impl_->live.emplace(request.job, job).second) {

@@ -23,7 +23,7 @@ struct StorageOptions {
   uint64_t poll_ms = 2000;            // how often other hosts' directories are looked at
   uint64_t heartbeat_ms = 2000;
   uint64_t dead_after_ms = 60'000;    // a host whose lease did not move for so long is dead
-  uint64_t promote_deadline_ms = 10'000;  // a promote not done by then has failed
+  uint64_t promote_deadline_ms = 10'000;  // a job of promotes of which nothing was read for so long has failed
   double free_low = 0.10;             // of the file system: below, nothing is admitted and the coldest goes
   double free_high = 0.15;            // above, admission begins again
   double copy_forward_share = 0.20;   // of a reclaimed segment's bytes, at most

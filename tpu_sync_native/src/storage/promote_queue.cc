@@ -87,7 +87,8 @@ std::shared_ptr<PromoteRun> PromoteQueue::TakeRun() {
   return nullptr;
 }
 
-bool PromoteQueue::Settle(const PromoteRun& run, size_t i, bool readable, std::vector<PromoteEnded>* ended) {
+bool PromoteQueue::Settle(const PromoteRun& run, size_t i, bool readable, SteadyTime deadline,
+                          std::vector<PromoteEnded>* ended) {
   PromoteJob& job = *run.job;
   State& state = job.states[run.first + i];
   if (state == State::kEnded) return false;
@@ -97,12 +98,17 @@ bool PromoteQueue::Settle(const PromoteRun& run, size_t i, bool readable, std::v
   state = State::kEnded;
   --reading_;
   bytes_ -= StoredBytes(chunk);
-  if (--job.open == 0) Untime(job);
+  if (--job.open == 0) {
+    Untime(job);
+  } else if (readable && job.timed && deadline > job.deadline) {
+    job.deadline = deadline;
+    by_deadline_.splice(by_deadline_.end(), by_deadline_, job.place);
+  }
   return in_time;
 }
 
 void PromoteQueue::Finish(const std::shared_ptr<PromoteRun>& run, std::vector<PromoteEnded>* ended) {
-  for (size_t i = 0; i < run->count; ++i) Settle(*run, i, false, ended);
+  for (size_t i = 0; i < run->count; ++i) Settle(*run, i, /*readable=*/false, SteadyTime(), ended);
   std::erase(runs_, run);
 }
 

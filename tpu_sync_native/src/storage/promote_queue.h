@@ -59,7 +59,7 @@ class PromoteQueue {
  public:
   PromoteQueue(uint64_t bytes_max, uint64_t run_bytes_max);
 
-  // False: no room for so many bytes. Deadlines of jobs rise in the order in which they are added.
+  // False: no room for so many bytes. Deadlines rise from call to call, those of Settle included.
   bool Add(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency, SteadyTime deadline);
   // Undoes the Add before, which nothing followed.
   void TakeBack(Urgency urgency);
@@ -67,8 +67,10 @@ class PromoteQueue {
   // Null: nothing waits.
   std::shared_ptr<PromoteRun> TakeRun();
   bool has_runs() const { return waiting_ > 0; }
-  // The read of chunk i of the run has ended. True: just so; false: it comes too late.
-  bool Settle(const PromoteRun& run, size_t i, bool readable, std::vector<PromoteEnded>* ended);
+  // The read of chunk i of the run has ended. True: just so; false: it comes too late. A chunk that is readable
+  // puts off the deadline of its job: who is slow but goes on is not overdue.
+  bool Settle(const PromoteRun& run, size_t i, bool readable, SteadyTime deadline,
+              std::vector<PromoteEnded>* ended);
   // All of the run has been settled, or is now, as not readable.
   void Finish(const std::shared_ptr<PromoteRun>& run, std::vector<PromoteEnded>* ended);
 

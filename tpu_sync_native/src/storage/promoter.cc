@@ -149,10 +149,15 @@ struct Promoter::Impl : std::enable_shared_from_this<Promoter::Impl> {
            segment.identity.chunk_bytes == ns.chunk_bytes;
   }
 
+  Clock::time_point Deadline() const {
+    return Clock::now() + std::chrono::milliseconds(context->options.promote_deadline_ms);
+  }
+
   void Settle(const PromoteRun& run, size_t i, ReadVerdict verdict, uint64_t chunk_bytes) {
     {
       const std::lock_guard lock(mutex);
-      if (!queue.Settle(run, i, verdict == ReadVerdict::kOk, &ended)) return;  // counted when it was overdue
+      const bool readable = verdict == ReadVerdict::kOk;
+      if (!queue.Settle(run, i, readable, Deadline(), &ended)) return;  // counted when it was overdue
     }
     StorageCounters& counters = context->counters;
     switch (verdict) {
@@ -262,8 +267,7 @@ bool Promoter::Offer(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency 
   const std::lock_guard lock(impl.mutex);
   if (!impl.accepting || impl.context->loads->down()) return false;
   const bool timer_sleeps = !impl.queue.has_runs();  // or looks at deadlines alone, none of this job
-  const auto patience = std::chrono::milliseconds(impl.context->options.promote_deadline_ms);
-  if (!impl.queue.Add(ns, chunks, urgency, Clock::now() + patience)) return false;
+  if (!impl.queue.Add(ns, chunks, urgency, impl.Deadline())) return false;
   if (!impl.SubmitLocked()) {
     impl.queue.TakeBack(urgency);
     return false;

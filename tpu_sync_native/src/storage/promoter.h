@@ -1,9 +1,9 @@
 // Chunks on their way from storage to slots that the store has reserved for them. Leases go before
 // prefetches; within a job chunks become readable in prefix order, one by one, so that a load streams. A job
 // is split into runs of neighbours in a segment; up to load_threads runs are read at once. A promote ends
-// exactly once: Store::EndPromotes, with success, failure, or because promote_deadline_ms has passed (then
-// the slot is kept aside, quarantined, until the read that still runs has returned, for it may write into
-// it).
+// exactly once: Store::EndPromotes, with success, failure, or because nothing of its job was read for
+// promote_deadline_ms (then the slot is kept aside, quarantined, until the read that still runs has returned,
+// for it may write into it).
 #pragma once
 
 #include <cstdint>
