@@ -9,9 +9,9 @@
 
 namespace tpu_sync_native {
 
-class Arena;     // arena/arena.h
-class ArenaMap;  // client/arena_map.h
-class Store;     // store/store.h
+class Arena;                // arena/arena.h
+class ArenaMap;             // client/arena_map.h
+class Store;                // store/store.h
 enum class Lost : uint8_t;  // client/session.h
 
 void BindGrants(pybind11::module_& module);   // SlotRefs, ReadGrant, WriteGrant
@@ -25,8 +25,8 @@ void BindSegment(pybind11::module_& module);  // scan_segment, read_index, read_
 
 // The maps of a Python Session, for whoever copies into them. Throws py::cast_error for anything else.
 std::shared_ptr<const ArenaMap> ArenaOf(pybind11::handle session);
-// The native store of a Python Store, whose Python object must outlive the use of it (py::keep_alive), and its
-// arena. Throws py::cast_error for anything else.
+// The native store of a Python Store, whose Python object must outlive the use of it (py::keep_alive), and
+// its arena. Throws py::cast_error for anything else.
 struct StoreParts {
   Store* store;
   std::shared_ptr<Arena> arena;

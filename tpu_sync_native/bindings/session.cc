@@ -218,7 +218,8 @@ void BindSession(py::module_& module) {
       .def("touch", &PySession::Touch, py::arg("ns"), py::arg("keys"))
       .def("renew", &PySession::Renew, py::arg("ns"), py::arg("keys"))
       .def("prefetch", &PySession::Prefetch, py::arg("ns"), py::arg("keys"))
-      .def("wait_ready", &PySession::WaitReady, py::arg("slots"), py::arg("generations"), py::arg("timeout_s"))
+      .def("wait_ready", &PySession::WaitReady, py::arg("slots"), py::arg("generations"),
+           py::arg("timeout_s"))
       .def("ping", &PySession::Ping)
       .def("drained", &PySession::Drained)
       .def("view", &PySession::View, py::arg("offset"), py::arg("length"), py::arg("writable"))

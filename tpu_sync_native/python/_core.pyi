@@ -153,7 +153,7 @@ class Session:
     def view(self, offset: int, length: int, writable: bool) -> memoryview:
         """Bytes of the arena; keeps the mapping alive as long as the view lives."""
     def unchanged(self, slots: U32, generations: U32) -> npt.NDArray[np.bool_]:
-        """Per slot: committed, reserved or promoting under this very generation still. Called after a copy."""
+        """Per slot: committed, reserved or promoting under this very generation still; for after a copy."""
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None:
         """The same as mark_lost; posts nothing (see drained). The maps go when the last view does."""
@@ -171,7 +171,7 @@ class CopyEngine:
     ) -> None:
         """The arena is the session's (or `arena`, for tests and benchmarks).
 
-        threads 0: half the cores, 1 to 4. A load waits so long at most for chunks on their way from storage."""
+        threads 0: half the cores, 1 to 4. A load waits so long at most for its next chunk from storage."""
     def add_layout(
         self,
         regions: Sequence[tuple[int, int, int]],  # (address of block 0, bytes between blocks, page bytes)

@@ -40,9 +40,8 @@ struct Table {
 };
 
 TEST(PlacesArePackedWhole) {
-  const Where limits[] = {{1, 0, 0},
-                          {1, 4096, 4096},
-                          {kSegmentsMax, ((uint64_t{1} << 28) - 1) * 4096, 65535ull * 4096}};
+  const Where limits[] = {
+      {1, 0, 0}, {1, 4096, 4096}, {kSegmentsMax, ((uint64_t{1} << 28) - 1) * 4096, 65535ull * 4096}};
   for (const Where& where : limits) {
     const uint64_t word = PackWhere(where);
     CHECK(word != 0);
@@ -50,9 +49,8 @@ TEST(PlacesArePackedWhole) {
     CHECK(again.segment == where.segment && again.offset == where.offset);
     CHECK(again.stored_bytes == where.stored_bytes);
   }
-  const Where too_large[] = {{0, 4096, 4096},        {kSegmentsMax + 1, 0, 4096},
-                             {1, 1, 4096},           {1, 4096, 1},
-                             {1, uint64_t{1} << 40, 4096}, {1, 0, 65536ull * 4096}};
+  const Where too_large[] = {{0, 4096, 4096}, {kSegmentsMax + 1, 0, 4096},  {1, 1, 4096},
+                             {1, 4096, 1},    {1, uint64_t{1} << 40, 4096}, {1, 0, 65536ull * 4096}};
   for (const Where& where : too_large) CHECK(PackWhere(where) == 0);
 }
 
@@ -69,7 +67,8 @@ TEST(KeysOfWrongLengthAreNeverFound) {
           Catalog::Added::kNew);
   }
   for (uint32_t bytes = 16; bytes <= 64; ++bytes) {  // a length is part of the key
-    CHECK(table.catalog.Find(MakeCatalogKey(kNamespace, std::string(bytes, 'k'))) == PackWhere(Place(1, bytes)));
+    CHECK(table.catalog.Find(MakeCatalogKey(kNamespace, std::string(bytes, 'k'))) ==
+          PackWhere(Place(1, bytes)));
   }
   constexpr uint8_t kOther[16] = {1, 2, 4};
   CHECK(MakeCatalogKey(kOther, KeyOf(1)).tag != Key(1).tag);
@@ -85,7 +84,7 @@ TEST(FirstPlaceStaysUntilItsSegmentIsDead) {
   CHECK(catalog.records() == 1);
 
   catalog.MarkDead(1);
-  CHECK(catalog.Find(Key(1)) == PackWhere(Place(1, 10)));  // still there to be copied forward
+  CHECK(catalog.Find(Key(1)) == PackWhere(Place(1, 10)));              // still there to be copied forward
   CHECK(catalog.Add(Key(2), Place(1, 11)) == Catalog::Added::kKnown);  // takes no more
   CHECK(catalog.Find(Key(2)) == 0);
   CHECK(catalog.Add(Key(1), Place(2, 20)) == Catalog::Added::kNew);
@@ -144,7 +143,8 @@ TEST(AsAMap) {
             full += catalog.Add(Key(kRecordsMax * 3), Place(21, 1)) == Catalog::Added::kFull;
             catalog.Remove(Key(kRecordsMax * 3), Place(21, 1));
           }
-          std::erase_if(model, [&](const auto& item) { return item.second.segment == segment && ++expected; });
+          std::erase_if(model,
+                        [&](const auto& item) { return item.second.segment == segment && ++expected; });
           CHECK(removed == expected);
         }
         break;

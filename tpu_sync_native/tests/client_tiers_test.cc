@@ -228,7 +228,8 @@ TEST(PrefetchIsPosted) {
   TwoTiers tiers;
   tiers.PutBelow(Keys(0, 3));
   const Keys keys(0, 3);
-  CHECK(tiers.session->Post({.op = Op::kPrefetch, .ns = tiers.ns, .keys = &keys.batch()}, true) == Posted::kYes);
+  CHECK(tiers.session->Post({.op = Op::kPrefetch, .ns = tiers.ns, .keys = &keys.batch()}, true) ==
+        Posted::kYes);
   Ask(*tiers.session, {.op = Op::kPing});
   const std::vector<SlotRef> asked = tiers.below.Take();
   CHECK(asked.size() == 3 && tiers.below.prefetches() == 1);
@@ -244,8 +245,9 @@ TEST(AForeignCatalogIsRefused) {
   daemon.server->Add(1, ring.get());
   const MemFd wrong;
   ResizeFile(wrong.get(), 8192, "wrong");
-  CHECK_THROWS(Session(daemon.data.get(), daemon.meta.get(), ring.get(), daemon.doorbell.get(), wrong.get(), 50),
-               "catalog: magic");
+  CHECK_THROWS(
+      Session(daemon.data.get(), daemon.meta.get(), ring.get(), daemon.doorbell.get(), wrong.get(), 50),
+      "catalog: magic");
   const Session none(daemon.data.get(), daemon.meta.get(), ring.get(), daemon.doorbell.get(), -1, 50);
   CHECK((none.Lookup(daemon.ns, Keys(0, 3).batch()) == TierHits{0, 0}));
 }

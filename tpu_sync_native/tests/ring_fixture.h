@@ -78,7 +78,8 @@ struct TestDaemon {
   std::unique_ptr<Session> AttachTo(const MemFd& ring, SessionId session, uint64_t deadline_ms = 10'000) {
     store->OpenSession(session, /*group=*/session, static_cast<uint32_t>(getpid()));
     server->Add(session, ring.get());
-    return std::make_unique<Session>(data.get(), meta.get(), ring.get(), doorbell.get(), catalog.get(), deadline_ms);
+    return std::make_unique<Session>(data.get(), meta.get(), ring.get(), doorbell.get(), catalog.get(),
+                                     deadline_ms);
   }
   void Detach(SessionId session) {
     server->Remove(session);

@@ -20,8 +20,8 @@
 // A load may begin while chunks of it are still on their way from storage. Its pieces are copied in order, up
 // to the first chunk that is not ready; there the job waits, others pass it, and it goes on as soon as that
 // chunk is ready. So the first chunks are on the device while the last ones are still being read. A chunk for
-// which a load has waited ready_deadline_ms is lost, and so is what is pending behind it; a load of which some
-// chunk comes in time goes on, however long all of it takes.
+// which a load has waited ready_deadline_ms is lost, and so is what is pending behind it; a load of which
+// some chunk comes in time goes on, however long all of it takes.
 //
 // Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
 #pragma once
@@ -105,8 +105,8 @@ struct CopyCounters {
   uint64_t store_jobs, store_bytes, load_jobs, load_bytes;
   uint64_t failed_jobs;
   uint64_t load_waits;  // times a load had to wait for its next chunk
-  uint64_t extents;  // after coalescing
-  uint64_t cpu_ns;   // of the engine's threads
+  uint64_t extents;     // after coalescing
+  uint64_t cpu_ns;      // of the engine's threads
 };
 
 // What a backend can do; true means more. A caller asks instead of knowing names.

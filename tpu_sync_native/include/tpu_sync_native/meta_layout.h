@@ -37,8 +37,8 @@ inline constexpr uint32_t kBucketCells = 8;
 inline constexpr uint32_t kSeqRetriesMax = 64;
 inline constexpr uint32_t kPayloadUnit = 4096;  // payload offsets and slot sizes are multiples of this
 
-// kPromoting: a chunk on its way from storage. It may be leased; it is readable once it is kCommitted under the
-// same generation, and lost when the generation has changed.
+// kPromoting: a chunk on its way from storage. It may be leased; it is readable once it is kCommitted under
+// the same generation, and lost when the generation has changed.
 enum class SlotState : uint8_t { kFree = 0, kReserved = 1, kCommitted = 2, kQuarantined = 3, kPromoting = 4 };
 
 struct alignas(4096) MetaHeader {

@@ -51,7 +51,8 @@ Mapping Format(int fd, uint32_t bucket_count, uint64_t boot_id) {
   Mapping mapping(fd, bytes, Mapping::Access::kReadWrite, "catalog_fd");
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     throw std::invalid_argument(
-        "catalog_fd: cannot be sealed against shrinking; it must be a fresh memfd made with MFD_ALLOW_SEALING");
+        "catalog_fd: cannot be sealed against shrinking; it must be a fresh memfd made with "
+        "MFD_ALLOW_SEALING");
   }
   // No second writer, whoever gets hold of the file; older kernels do without.
   (void)fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
@@ -140,9 +141,9 @@ uint64_t Catalog::Impl::CellFor(const CatalogKey& key) {
   return cell != kNoCell ? cell : MakeRoom(pair);
 }
 
-// Breadth first over the buckets that can be reached by moving cells to their other bucket, until one has room;
-// then the cells on the way move up by one, the last first. Cells of dead segments do not move: a sweep that
-// has passed their new place would never see them.
+// Breadth first over the buckets that can be reached by moving cells to their other bucket, until one has
+// room; then the cells on the way move up by one, the last first. Cells of dead segments do not move: a sweep
+// that has passed their new place would never see them.
 uint64_t Catalog::Impl::MakeRoom(const BucketPair& pair) {
   struct Node {
     uint32_t bucket;

@@ -73,8 +73,8 @@ CatalogReader::CatalogReader(const uint8_t* base, uint64_t bytes) {
   Require(fields.version == kCatalogVersion, "version", fields.version);
   Require(fields.bytes == bytes, "bytes", fields.bytes);
   // bucket_count is a 32-bit value: the product cannot wrap.
-  Require(kCatalogHeaderBytes + uint64_t{fields.bucket_count} * sizeof(CatalogBucket) == bytes, "bucket_count",
-          fields.bucket_count);
+  Require(kCatalogHeaderBytes + uint64_t{fields.bucket_count} * sizeof(CatalogBucket) == bytes,
+          "bucket_count", fields.bucket_count);
   header_ = reinterpret_cast<const CatalogHeader*>(base);
   buckets_ = reinterpret_cast<const CatalogBucket*>(base + kCatalogHeaderBytes);
   bucket_count_ = fields.bucket_count;

@@ -36,8 +36,8 @@ enum class Posted { kYes, kWouldWait, kLost };
 // Thread-safe. Lookups take no lock.
 class Session {
  public:
-  // Maps the files; the descriptors may be closed afterwards. catalog_fd below 0: nothing is found on storage.
-  // Throws std::invalid_argument, std::system_error.
+  // Maps the files; the descriptors may be closed afterwards. catalog_fd below 0: nothing is found on
+  // storage. Throws std::invalid_argument, std::system_error.
   Session(int data_fd, int meta_fd, int ring_fd, int doorbell_fd, int catalog_fd, uint64_t deadline_ms);
 
   // Why the session is lost, or kNo. Cheap: a getpid and two loads.
@@ -52,9 +52,10 @@ class Session {
   // Returns before the daemon has seen it. `may_wait` false: kWouldWait rather than any wait.
   Posted Post(const Outgoing& request, bool may_wait);
 
-  // Waits until each slot is committed under its generation or lost, at most until the deadline (of SteadyNs);
-  // ends early when the session is lost. Returns how many leading ones are committed. Sleeps on the daemon's
-  // word that promotes have ended; as a dead daemon says nothing, it looks after itself now and then.
+  // Waits until each slot is committed under its generation or lost, at most until the deadline (of
+  // SteadyNs); ends early when the session is lost. Returns how many leading ones are committed. Sleeps on
+  // the daemon's word that promotes have ended; as a dead daemon says nothing, it looks after itself now and
+  // then.
   uint32_t WaitReady(std::span<const uint32_t> slots, std::span<const uint32_t> generations,
                      uint64_t deadline_ns) const;
   // Per slot, whether it is reserved, promoting or committed under this very generation still.
@@ -77,8 +78,8 @@ class Session {
   RingClient ring_;
   const int32_t pid_;
   const std::shared_ptr<std::atomic<Lost>> lost_ = std::make_shared<std::atomic<Lost>>(Lost::kNo);
-  mutable std::atomic<uint64_t> lookups_{0}, lookup_keys_{0}, lookup_hits_{0},
-      lookup_storage_hits_{0}, timeouts_{0};
+  mutable std::atomic<uint64_t> lookups_{0}, lookup_keys_{0}, lookup_hits_{0}, lookup_storage_hits_{0},
+      timeouts_{0};
   std::atomic<uint64_t> calls_{0}, posts_{0}, call_ns_{0};
 };
 

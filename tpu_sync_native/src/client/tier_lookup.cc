@@ -2,7 +2,8 @@
 
 namespace tpu_sync_native {
 
-TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns, const KeyBatch& keys) {
+TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns,
+                     const KeyBatch& keys) {
   // All in DRAM, or nothing below it: the common case pays for one table only.
   const uint32_t host = index.LongestPrefix(ns, keys);
   TierHits hits{host, host};

@@ -10,6 +10,7 @@ namespace tpu_sync_native {
 
 // A chunk counts when it is committed in DRAM, or on its way there from storage, or in the catalog while that
 // serves. Lock-free.
-TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns, const KeyBatch& keys);
+TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns,
+                     const KeyBatch& keys);
 
 }  // namespace tpu_sync_native

@@ -83,8 +83,7 @@ class RingServer {
   bool announced_ = false;  // the thread's own: sleep is announced in the rings
 
   std::atomic<uint64_t> sessions_{0}, requests_{0}, posted_failures_{0}, sleeps_{0}, rings_closed_{0},
-      busy_ns_{0},
-      room_ns_{0};  // on free slots for the next reserve, between requests
+      busy_ns_{0}, room_ns_{0};  // on free slots for the next reserve, between requests
 };
 
 }  // namespace tpu_sync_native

@@ -43,7 +43,8 @@ class StorePins {
 struct CommitTime {
   uint64_t clears = 0;      // of this host by then
   uint64_t root_epoch = 0;  // the namespace's on the root then
-  // The last clear is not confirmed, or the namespace not open yet: the epoch that comes of it is this chunk's.
+  // The last clear is not confirmed, or the namespace not open yet: the epoch that comes of it is this
+  // chunk's.
   bool unknown = false;
 
   static CommitTime Now(const StorageNamespace& ns) {

@@ -17,16 +17,17 @@ struct StorageOptions {
   uint32_t store_threads = 2;
   uint64_t demote_queue_bytes = 1 << 30;  // chunks waiting to be demoted; beyond, they are dropped
   uint64_t promote_queue_bytes = 4ull << 30;
-  uint64_t io_bytes = 8 << 20;        // one read or write, as far as records lie together
-  uint64_t sync_ms = 1000;            // a group of appended records is synced at least this often
-  uint64_t sync_bytes = 256 << 20;    // or after this many bytes; every sync stops the medium for some ms
-  uint64_t poll_ms = 2000;            // how often other hosts' directories are looked at
+  uint64_t io_bytes = 8 << 20;      // one read or write, as far as records lie together
+  uint64_t sync_ms = 1000;          // a group of appended records is synced at least this often
+  uint64_t sync_bytes = 256 << 20;  // or after this many bytes; every sync stops the medium for some ms
+  uint64_t poll_ms = 2000;          // how often other hosts' directories are looked at
   uint64_t heartbeat_ms = 2000;
-  uint64_t dead_after_ms = 60'000;    // a host whose lease did not move for so long is dead
-  uint64_t promote_deadline_ms = 10'000;  // a job of promotes of which nothing was read for so long has failed
-  double free_low = 0.10;             // of the file system: below, nothing is admitted and the coldest goes
-  double free_high = 0.15;            // above, admission begins again
-  double copy_forward_share = 0.20;   // of a reclaimed segment's bytes, at most
+  uint64_t dead_after_ms = 60'000;  // a host whose lease did not move for so long is dead
+  uint64_t promote_deadline_ms =
+      10'000;                        // a job of promotes of which nothing was read for so long has failed
+  double free_low = 0.10;            // of the file system: below, nothing is admitted and the coldest goes
+  double free_high = 0.15;           // above, admission begins again
+  double copy_forward_share = 0.20;  // of a reclaimed segment's bytes, at most
 };
 
 }  // namespace tpu_sync_native

@@ -7,9 +7,9 @@
 //
 // A host is dead when its lease's counter has not moved for dead_after_ms of this host's own monotonic clock
 // while this host was watching, or when it says that it has left; clocks are never compared. Adoption renames
-// the dead host's directory (atomic: one winner); see adoption.h. A host that was paused finds that out from its
-// lease, and goes on under a new host id; see own_lease.h. Where nothing can be renamed (object stores), segments
-// of dead hosts stay where they are, are served, and any host may delete them.
+// the dead host's directory (atomic: one winner); see adoption.h. A host that was paused finds that out from
+// its lease, and goes on under a new host id; see own_lease.h. Where nothing can be renamed (object stores),
+// segments of dead hosts stay where they are, are served, and any host may delete them.
 #pragma once
 
 #include <cstdint>

@@ -67,8 +67,8 @@ class PromoteQueue {
   // Null: nothing waits.
   std::shared_ptr<PromoteRun> TakeRun();
   bool has_runs() const { return waiting_ > 0; }
-  // The read of chunk i of the run has ended. True: just so; false: it comes too late. A chunk that is readable
-  // puts off the deadline of its job: who is slow but goes on is not overdue.
+  // The read of chunk i of the run has ended. True: just so; false: it comes too late. A chunk that is
+  // readable puts off the deadline of its job: who is slow but goes on is not overdue.
   bool Settle(const PromoteRun& run, size_t i, bool readable, SteadyTime deadline,
               std::vector<PromoteEnded>* ended);
   // All of the run has been settled, or is now, as not readable.
