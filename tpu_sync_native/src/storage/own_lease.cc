@@ -78,7 +78,8 @@ void OwnLease::BecomeAnother(StorageContext& context, StorageNamespace& ns) {
 
 // Whether this host id was in use before, and is another host's now.
 IoError OwnLease::WasAdopted(StorageContext& context, const StorageNamespace& ns, bool* adopted) const {
-  if (!context.files->traits().renames) return {};  // nobody adopts there, and nothing to be listed may be there
+  if (!context.files->traits().renames)
+    return {};  // nobody adopts there, and nothing to be listed may be there
   std::vector<DirEntry> entries;
   const IoError error = context.files->List(HostsDirectory(ns.id), &entries);
   for (const DirEntry& entry : entries) {
