@@ -51,7 +51,7 @@ TEST(EveryLieIsSeen) {
     CHECK(Read([&](RequestHeader& header, std::byte*) { header.record_bytes = bytes; }, kRequestAreaBytes) ==
           ReadOutcome::kLie);
   }
-  for (const int op : {static_cast<int>(Op::kRenew) + 1, 100, 255}) {
+  for (const int op : {static_cast<int>(Op::kPrefetch) + 1, 100, 255}) {
     CHECK(Read([&](RequestHeader& header, std::byte*) { header.op = static_cast<uint8_t>(op); }, 128) ==
           ReadOutcome::kLie);
   }
