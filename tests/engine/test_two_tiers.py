@@ -224,12 +224,16 @@ def test_little_room_in_engine_and_dram(root, start, dense, references):
         reader = start(dense, address=host.address, wait=False)
         try:
             writer.started().warm_up()
-            for _ in range(2):
+            # What is evicted before its demote is on neither tier: how much that is differs from round to round.
+            for _ in range(6):
                 assert writer.generate(prompts, 80) == expected
                 host.settle(writer)
                 on_storage(host)
+                if host.counters()["storage_promoted_chunks"] > 0:
+                    break
+            counters = {name: n for name, n in host.counters().items() if n and "storage_" in name}
             assert writer.call("metrics")["num_preemptions"] > 0
-            assert host.counters()["storage_promoted_chunks"] > 0
+            assert host.counters()["storage_promoted_chunks"] > 0, counters
             reader.started().warm_up()
             assert reader.generate(prompts, 80) == expected
             assert read_bytes(reader, "storage") > 0
