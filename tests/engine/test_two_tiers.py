@@ -224,7 +224,7 @@ def test_little_room_in_engine_and_dram(root, start, dense, references):
         reader = start(dense, address=host.address, wait=False)
         try:
             writer.started().warm_up()
-            # What is evicted before its demote is on neither tier: how much that is differs from round to round.
+            # What is evicted before its demote is on neither tier; how much that is differs by the round.
             for _ in range(6):
                 assert writer.generate(prompts, 80) == expected
                 host.settle(writer)
