@@ -80,7 +80,8 @@ uint64_t CopyForward(StorageContext& context, Demoter& demoter, Segment& segment
           const HotChunk& chunk = hot[first + i];
           if (verdict != ReadVerdict::kOk) return;
           context.catalog->Remove(chunk.key, {segment.id, chunk.entry.offset, chunk.stored_bytes()});
-          if (!demoter.OfferBytes(segment.ns.load(), chunk.name(), buffers[i])) return;
+          if (!demoter.OfferBytes(segment.ns.load(), segment.identity.epoch, chunk.name(), buffers[i]))
+            return;
           copied += chunk.stored_bytes();
         },
         context.control.get());

@@ -64,7 +64,7 @@ struct DemoteItem {  // what one commit offered
 };
 
 struct CopyItem {
-  CommitTime time;
+  uint64_t epoch;  // of the segment that it was read from: a clear may have come since
   std::string key;
   std::shared_ptr<const uint8_t[]> bytes;
 };

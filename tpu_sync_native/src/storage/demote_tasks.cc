@@ -74,18 +74,16 @@ void Demoter::Impl::Fill(Lane& lane, DemoteBatch& batch) {
       } else if (!lane.copies.empty()) {
         copy = std::move(lane.copies.front());
         lane.copies.pop_front();
-        time = copy.time;
         queued_bytes -= lane.chunk_bytes;
         copied_bytes -= lane.chunk_bytes;
       } else {
         return;
       }
     }
-    const bool of_epoch = time.IsOf(ns, batch.epoch);
     if (copy.bytes != nullptr) {
-      if (of_epoch && batch.records->Add(copy.key, copy.bytes.get()))
+      if (copy.epoch == batch.epoch && batch.records->Add(copy.key, copy.bytes.get()))
         batch.held.push_back(std::move(copy.bytes));
-    } else if (!of_epoch) {
+    } else if (!time.IsOf(ns, batch.epoch)) {
       Count(context->counters.dropped_evicted, slots.size());
     } else {
       AddPinned(lane, batch, slots, store_epoch);

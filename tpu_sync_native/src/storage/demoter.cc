@@ -35,6 +35,18 @@ std::shared_ptr<DemoteLane> Demoter::Impl::LaneLocked(uint32_t ns) {
 
 // ---- dropping, and how far a lane is ----
 
+// What the queue still takes from this lane. Lanes that may not write, perhaps for ever (a namespace that
+// cannot be opened, a clear that is not confirmed), give way to one that may.
+uint64_t Demoter::Impl::RoomLocked(const Lane& lane, uint64_t wanted) {
+  const uint64_t bytes_max = context->options.demote_queue_bytes;
+  if (queued_bytes + wanted > bytes_max && MayWrite(*lane.ns)) {
+    for (const auto& [ns, other] : lanes) {
+      if (other->queued() && !MayWrite(*other->ns)) DropQueueLocked(*other, context->counters.dropped_queue);
+    }
+  }
+  return bytes_max - std::min(queued_bytes, bytes_max);
+}
+
 void Demoter::Impl::DropQueueLocked(Lane& lane, std::atomic<uint64_t>& reason) {
   Count(reason, lane.queued_chunks());
   queued_bytes -= (lane.queued_chunks() + lane.copies.size()) * lane.chunk_bytes;
@@ -153,7 +165,7 @@ void Demoter::Offer(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots
   if (lane == nullptr || impl.context->control->down() || lane->hangs)
     return Count(counters.dropped_down, slots.size());
   if (!impl.context->admitting.load()) return Count(counters.dropped_full, slots.size());
-  const uint64_t room = impl.context->options.demote_queue_bytes - impl.queued_bytes;
+  const uint64_t room = impl.RoomLocked(*lane, slots.size() * lane->chunk_bytes);
   const auto fits = static_cast<size_t>(std::min<uint64_t>(slots.size(), room / lane->chunk_bytes));
   Count(counters.dropped_queue, slots.size() - fits);  // the end of the prefix, which is worth least
   if (fits == 0) return;
@@ -164,18 +176,18 @@ void Demoter::Offer(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots
   impl.PrepareLocked(lane);
 }
 
-bool Demoter::OfferBytes(uint32_t ns, std::string_view key, std::shared_ptr<const uint8_t[]> bytes) {
+bool Demoter::OfferBytes(uint32_t ns, uint64_t epoch, std::string_view key,
+                         std::shared_ptr<const uint8_t[]> bytes) {
   Impl& impl = *impl_;
   const std::lock_guard lock(impl.mutex);
   const std::shared_ptr<DemoteLane> lane = impl.accepting ? impl.LaneLocked(ns) : nullptr;
   if (lane == nullptr || lane->hangs || impl.context->control->down()) return false;
   // At most a quarter of the queue, so that demotes have theirs.
-  const uint64_t bytes_max = impl.context->options.demote_queue_bytes;
-  if (impl.copied_bytes + lane->chunk_bytes > bytes_max / 4 ||
-      impl.queued_bytes + lane->chunk_bytes > bytes_max) {
+  if (impl.copied_bytes + lane->chunk_bytes > impl.context->options.demote_queue_bytes / 4 ||
+      impl.RoomLocked(*lane, lane->chunk_bytes) < lane->chunk_bytes) {
     return false;
   }
-  lane->copies.push_back({CommitTime::Now(*lane->ns), std::string(key), std::move(bytes)});
+  lane->copies.push_back({epoch, std::string(key), std::move(bytes)});
   impl.queued_bytes += lane->chunk_bytes;
   impl.copied_bytes += lane->chunk_bytes;
   impl.PrepareLocked(lane);
@@ -188,6 +200,15 @@ void Demoter::Clear(uint32_t ns) {
   if (found == impl_->lanes.end()) return;
   impl_->DropQueueLocked(*found->second, impl_->context->counters.dropped_evicted);
   found->second->seal_wanted = true;  // by the next tick
+}
+
+void Demoter::SealOpen(uint32_t ns) {
+  const std::lock_guard lock(impl_->mutex);
+  for (const auto& [index, lane] : impl_->lanes) {
+    if (ns != kNoNamespace && ns != index) continue;
+    if (lane->appending || lane->writer == nullptr || lane->writer->open_bytes() == 0) continue;
+    lane->seal_wanted = true;
+  }
 }
 
 void Demoter::Tick() {
@@ -208,6 +229,10 @@ bool Demoter::Flush(uint64_t wait_ms) {
   for (const auto& [ns, lane] : std::unordered_map(impl.lanes)) {
     const uint64_t target = lane->offered;
     while (lane->settled < target && all) {
+      if (impl.stopping) {  // whoever stopped has had his patience; nothing settles any more
+        all = false;
+        break;
+      }
       // Once all of it is appended, and not before: one sync for all.
       if (lane->appended >= target) {
         (readable ? lane->sync_wanted : lane->seal_wanted) = true;
@@ -249,6 +274,7 @@ bool Demoter::Stop(uint64_t wait_ms) {
     for (const auto& [ns, lane] : impl.lanes) {
       impl.DropAllLocked(*lane, impl.context->counters.dropped_down, &trash);
     }
+    impl.changed.notify_all();
   }
   trash.clear();
   impl.pins->Close();

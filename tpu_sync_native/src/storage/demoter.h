@@ -38,12 +38,16 @@ class Demoter {
   // The namespace was cleared: what is queued of it is dropped, its open segment is sealed.
   void Clear(uint32_t ns);
 
-  // Until everything offered so far is written and synced, or dropped; false when the time is over first.
+  // Until everything offered so far is written and synced, or dropped; false when the time is over first, or
+  // the demoter stops.
   bool Flush(uint64_t wait_ms);
   uint64_t queued_bytes() const;
-  // Copy-forward by the reclaimer: verified bytes of a chunk to be appended again, after the demotes. False:
-  // no room in the queue.
-  bool OfferBytes(uint32_t ns, std::string_view key, std::shared_ptr<const uint8_t[]> bytes);
+  // Copy-forward by the reclaimer: verified bytes of a chunk to be appended again, after the demotes, under
+  // the epoch of the segment they were read from or not at all. False: no room in the queue.
+  bool OfferBytes(uint32_t ns, uint64_t epoch, std::string_view key, std::shared_ptr<const uint8_t[]> bytes);
+  // For the reclaimer, which deletes sealed segments alone: the open ones of this namespace, or of all
+  // (kNoNamespace), are sealed by the next tick unless they are written to just now.
+  void SealOpen(uint32_t ns);
   // Several times per second, from any thread: syncs that are due, lanes whose namespace is open by now,
   // lanes that hang or whose medium is down. Submits tasks only.
   void Tick();

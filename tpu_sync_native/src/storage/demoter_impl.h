@@ -50,6 +50,7 @@ struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   bool stopping = false;
 
   std::shared_ptr<Lane> LaneLocked(uint32_t ns);
+  uint64_t RoomLocked(const Lane& lane, uint64_t wanted);
   void DropQueueLocked(Lane& lane, std::atomic<uint64_t>& reason);
   void DropAllLocked(Lane& lane, std::atomic<uint64_t>& reason, Trash* trash);
   void AdvanceLocked(Lane& lane);

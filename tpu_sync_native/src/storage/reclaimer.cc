@@ -150,6 +150,8 @@ struct Reclaimer::Impl {
       if (!error.ok()) return error;
       bytes -= std::min(bytes, size - std::min(size, copied));
     }
+    // What is left is open: idle namespaces, which would keep theirs for ever. The next round deletes some.
+    if (bytes > 0) demoter.SealOpen(ns);
     return error;
   }
 
