@@ -1,5 +1,6 @@
 """Namespaces of this boot: which fingerprint stands behind an id, and which index the store gave it."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -81,12 +82,13 @@ class Namespaces:
             raise UnknownNamespace(f"namespace {id.hex()} is not known to this daemon")
         return entry.index
 
-    def clear(self, id: bytes) -> int:
+    async def clear(self, id: bytes) -> int:
         """Make every chunk of the namespace unreadable; how many there were."""
         index = self.index(id)
         chunks = self._store.clear_namespace(index)
         if self._storage is not None:
-            self._storage.clear_namespace(index)
+            # A walk over the catalog, which may be large: the loop goes on meanwhile.
+            await asyncio.to_thread(self._storage.clear_namespace, index)
         return chunks
 
     def list(self) -> tuple[NamespaceInfo, ...]:

@@ -75,7 +75,7 @@ class Service:
     async def ClearNamespace(
         self, request: pb.ClearNamespaceRequest, context: Context
     ) -> pb.ClearNamespaceReply:
-        return pb.ClearNamespaceReply(chunks=self._namespaces.clear(request.id))
+        return pb.ClearNamespaceReply(chunks=await self._namespaces.clear(request.id))
 
     # ---- tools ----
 

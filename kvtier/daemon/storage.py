@@ -22,7 +22,8 @@ HEARTBEAT_S_MAX: Final = 2.0
 
 
 class StorageTier:
-    """One daemon's. Not thread-safe, apart from what is read; `check` and `stop` wait, so run them aside."""
+    """One daemon's. Not thread-safe, apart from what is read and `clear_namespace`; that, `check` and `stop`
+    wait, so run them aside."""
 
     def __init__(self, config: Config, store: native.Store, boot_id: int) -> None:
         """ConfigError when a field cannot be used."""
@@ -89,7 +90,7 @@ class StorageTier:
             self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec)
 
     def clear_namespace(self, index: int) -> None:
-        """After the store's: on no host readable as soon as the root answers."""
+        """After the store's: on no host readable as soon as the root answers. It takes time: run it aside."""
         if self._tier is not None:
             self._tier.clear_namespace(index)
 
@@ -113,13 +114,15 @@ class StorageTier:
         """Once a second or so: a line in the log for whatever has changed since the last look."""
         states = {"": self.state()} | {str(ns): row["state"] for ns, row in self.namespaces().items()}
         for name, state in states.items():
-            kind, before = state.partition(":")[0], self._noticed.get(name, "")
-            self._noticed[name] = kind
+            kind, colon, _ = state.partition(":")
+            if kind == "opening" and colon:  # and why not: that one is not merely new
+                kind = "unopened"
+            before, self._noticed[name] = self._noticed.get(name, ""), kind
             if kind == before:
                 continue
-            if kind in ("refused", "down", "failing", "full"):
+            if kind in ("refused", "unopened", "down", "failing", "full"):
                 self._log.warning("storage", state=state, **({"namespace": name} if name else {}))
-            elif before in ("down", "failing", "full"):
+            elif before in ("unopened", "down", "failing", "full"):
                 self._log.info("storage is back", was=before)
 
     def stop(self, wait_s: float) -> None:

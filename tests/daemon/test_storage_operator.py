@@ -135,6 +135,30 @@ def test_another_fingerprint_under_the_same_id(start_daemon, root):
     assert again.counters()["storage_demoted_chunks"] == 0
 
 
+def test_a_namespace_that_cannot_be_opened(start_daemon, root):
+    """It stays unopened, and that is said, counted, and over as soon as the cause is."""
+    daemon = start_daemon("64MiB", "--storage", str(root), "--storage-poll", "100ms")
+    with daemon.client() as client:
+        id = client.namespace(PRINT, CHUNK).id.hex()
+    daemon.finish()
+    meta = root / "v1" / id / "meta.json"
+    text = meta.read_text()
+    meta.unlink()
+    meta.mkdir()
+    again = start_daemon("64MiB", "--storage", str(root), "--storage-poll", "100ms")
+    with again.client() as client:
+        ns = client.namespace(PRINT, CHUNK)
+        assert store(ns, keys_of("a", 4)) == 4
+        until(lambda: "opening: EISDIR" in again.log(), "a line in the log")
+        assert again.counters()["storage_namespaces_opening"] == 1
+        assert again.counters()["storage_demoted_chunks"] == 0
+        meta.rmdir()
+        meta.write_text(text)
+        until(lambda: again.counters()["storage_demoted_chunks"] == 4, "4 demoted")
+        until(lambda: "storage is back" in again.log(), "a line in the log")
+    assert again.counters()["storage_namespaces_opening"] == 0
+
+
 @pytest.mark.parametrize("level", ["v1", "namespace", "hosts", "host", "segment"])
 def test_planted_links_are_not_followed(start_daemon, root, tmp_path, level):
     """A link at any level: a miss or a refusal, and nothing appears or changes where it points."""

@@ -251,6 +251,63 @@ TEST(ANamespaceThatHangsLeavesTheOthersTheirTurn) {
   CHECK(host.Flush());
 }
 
+// Whoever waits for what hangs is let go when the tier stops, however long he would have waited.
+TEST(AFlushEndsWithTheTier) {
+  FakeFiles fake;
+  TierHost host(fake.files());
+  host.Start();
+  fake.plan->Add({.ops = kOpAppend, .pattern = "*.kvs", .times = -1, .hang = true});
+  host.Put(0, 10);
+  CHECK(fake.plan->WaitHanging(1));
+  std::atomic<bool> flushing{false}, flushed{true}, over{false};
+  std::thread waiter([&] {
+    flushing.store(true);
+    flushed.store(host.tier->Flush(40'000));
+    over.store(true);
+  });
+  CHECK(Eventually([&] { return flushing.load(); }));
+  CHECK(!host.tier->Stop(100));
+  CHECK(Eventually([&] { return over.load(); }));
+  waiter.join();
+  CHECK(!flushed.load());
+  fake.plan->Release();
+}
+
+// Somebody else's directory, say: it stays so, it is shown, and the other namespaces neither lose the queue
+// to it nor have their medium taken for down.
+TEST(ANamespaceThatCannotBeOpenedHarmsNoOther) {
+  FakeFiles fake;
+  StorageOptions options = QuickOptions();
+  options.demote_queue_bytes = 40 * TierHost::kChunkBytes;
+  options.poll_ms = options.heartbeat_ms = 20'000;  // what goes well is not to hide what does not
+  TierHost host(fake.files(), options);
+  host.Start();
+  constexpr int kOthers = 4;
+  std::vector<uint32_t> others;
+  for (int i = 0; i < kOthers; ++i) {
+    const std::string id = "namespace-other" + std::to_string(i);
+    others.push_back(host.base.store->OpenNamespace(id, TierHost::kChunkBytes));
+    const std::string path = NamespaceDirectory(reinterpret_cast<const uint8_t*>(id.data()));
+    fake.plan->Add({.ops = kOpReadAll, .pattern = path + "/meta.json", .times = -1, .error = EACCES});
+    host.tier->OpenNamespace(others.back(), id, TierHost::kChunkBytes, "{}", Codec::kRaw);
+    host.base.Put(0, 30, others.back());
+  }
+  CHECK(host.Stat("storage_demote_queue_bytes") == 40 * TierHost::kChunkBytes);
+  host.Put(0, 30);
+  CHECK(Eventually([&] { return host.Stat("storage_demoted_chunks") == 30; }));
+  const auto tries = [&] {
+    int hits = 0;
+    for (size_t i = 0; i < kOthers; ++i) hits += fake.plan->hits(i);
+    return hits;
+  };
+  CHECK(Eventually([&] { return tries() >= 20; }));  // more than failures in a row that open the breaker
+  CHECK(host.Stat("storage_breaker_openings") == 0);
+  CHECK(host.Stat("storage_namespaces_opening") == kOthers);
+  for (const auto& state : host.tier->Namespaces()) {
+    CHECK(state.state == (state.ns == host.ns ? "ready" : "opening: EACCES: Permission denied"));
+  }
+}
+
 // The root cannot be opened at first: nothing is lost by it but time.
 TEST(ANamespaceIsOpenedWhenTheRootAnswers) {
   FakeFiles fake;

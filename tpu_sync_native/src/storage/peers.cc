@@ -314,8 +314,12 @@ IoError Peers::Poll(StorageNamespace& ns, uint64_t now_ms) {
   return error;
 }
 
+uint64_t Peers::others_bytes_seen(const StorageNamespace& ns) const {
+  return impl_->View(ns)->others_bytes.load();
+}
+
 uint64_t Peers::bytes_seen(const StorageNamespace& ns) const {
-  uint64_t bytes = impl_->View(ns)->others_bytes.load();
+  uint64_t bytes = others_bytes_seen(ns);
   for (const auto& segment : impl_->context->segments->All()) {
     if (segment->ns.load() == ns.ns && segment->own.load() && !segment->retired.load()) {
       bytes += segment->bytes.load();

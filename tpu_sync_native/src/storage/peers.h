@@ -33,6 +33,7 @@ class Peers {
   void Leave(StorageNamespace& ns);
   // Bytes of all hosts in this namespace, as last seen; hosts that live, this one included.
   uint64_t bytes_seen(const StorageNamespace& ns) const;
+  uint64_t others_bytes_seen(const StorageNamespace& ns) const;  // the same without this host's
   uint32_t hosts_seen(const StorageNamespace& ns) const;
 
  private:

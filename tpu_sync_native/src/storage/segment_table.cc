@@ -4,6 +4,7 @@
 #include <deque>
 #include <iterator>
 #include <list>
+#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -50,7 +51,9 @@ struct SegmentTable::Impl {
   std::shared_ptr<FileSystem> files;
   size_t open_files_max = 0;
 
-  mutable std::mutex mutex;                              // guards what follows, and Segment::directory
+  // Guards what follows, and Segment::directory. Shared, as a walk over a hundred thousand segments takes
+  // milliseconds, and leases look them up meanwhile.
+  mutable std::shared_mutex mutex;
   std::vector<std::shared_ptr<Segment>> by_id{nullptr};  // number 0 is nobody's
   std::deque<uint32_t> free;
   std::unordered_map<std::string, uint32_t> by_identity;
@@ -92,7 +95,7 @@ std::shared_ptr<Segment> SegmentTable::Add(const SegmentIdentity& identity, cons
 }
 
 std::shared_ptr<Segment> SegmentTable::Get(uint32_t id) const {
-  const std::lock_guard lock(impl_->mutex);
+  const std::shared_lock lock(impl_->mutex);
   std::shared_ptr<Segment> segment = impl_->At(id);
   return segment != nullptr && !segment->retired ? segment : nullptr;
 }
@@ -100,14 +103,14 @@ std::shared_ptr<Segment> SegmentTable::Get(uint32_t id) const {
 std::shared_ptr<Segment> SegmentTable::FindByIdentity(const uint8_t host_id[16],
                                                       const uint8_t namespace_id[16], uint64_t number) const {
   const std::string key = IdentityKey(host_id, namespace_id, number);
-  const std::lock_guard lock(impl_->mutex);
+  const std::shared_lock lock(impl_->mutex);
   const auto found = impl_->by_identity.find(key);
   return found == impl_->by_identity.end() ? nullptr : impl_->by_id[found->second];
 }
 
 std::vector<std::shared_ptr<Segment>> SegmentTable::All() const {
   std::vector<std::shared_ptr<Segment>> all;
-  const std::lock_guard lock(impl_->mutex);
+  const std::shared_lock lock(impl_->mutex);
   all.reserve(impl_->by_identity.size());
   for (const auto& segment : impl_->by_id) {
     if (segment != nullptr) all.push_back(segment);
@@ -116,7 +119,7 @@ std::vector<std::shared_ptr<Segment>> SegmentTable::All() const {
 }
 
 std::string SegmentTable::Directory(const Segment& segment) const {
-  const std::lock_guard lock(impl_->mutex);
+  const std::shared_lock lock(impl_->mutex);
   return segment.directory;
 }
 

@@ -69,11 +69,13 @@ std::vector<Counter> StorageStats(const StorageParts& parts) {
   stats.push_back({"storage_quota_bytes", context.options.quota_bytes});
   stats.push_back({"storage_demote_queue_bytes", parts.demoter.queued_bytes()});
   stats.push_back({"storage_promoting_chunks", parts.promoter.queued_chunks()});
-  uint64_t ready = 0, refused = 0, bytes = 0, hosts = 0, segments = 0, own_segments = 0, own_bytes = 0;
+  uint64_t ready = 0, opening = 0, refused = 0, bytes = 0, hosts = 0, segments = 0, own_segments = 0,
+           own_bytes = 0;
   for (const auto& ns : context.AllNamespaces()) {
     ready += ns->state.load() == StorageNamespace::State::kReady;
+    opening += ns->state.load() == StorageNamespace::State::kOpening;
     refused += ns->state.load() == StorageNamespace::State::kRefused;
-    bytes += parts.peers.bytes_seen(*ns);
+    bytes += parts.peers.others_bytes_seen(*ns);
     hosts = std::max<uint64_t>(hosts, parts.peers.hosts_seen(*ns));
   }
   for (const auto& segment : context.segments->All()) {
@@ -82,8 +84,11 @@ std::vector<Counter> StorageStats(const StorageParts& parts) {
     if (!segment->own.load()) continue;
     ++own_segments;
     own_bytes += segment->bytes.load();
+    // One that nobody has opened here yet belongs to no namespace that is open.
+    if (segment->ns.load() != kNoNamespace) bytes += segment->bytes.load();
   }
   stats.push_back({"storage_namespaces_ready", ready});
+  stats.push_back({"storage_namespaces_opening", opening});
   stats.push_back({"storage_namespaces_refused", refused});
   stats.push_back({"storage_bytes", bytes});  // of all hosts, in the namespaces that are open here
   stats.push_back({"storage_hosts", hosts});

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "base/futex.h"
@@ -280,11 +281,23 @@ std::string StorageTier::state() const {
 }
 
 std::vector<StorageTier::NamespaceState> StorageTier::Namespaces() const {
-  const auto segments = impl_->context->segments->All();
+  struct Seen {
+    uint64_t records = 0, own_bytes = 0;
+  };
+  std::unordered_map<uint32_t, Seen> seen;  // in one walk: there may be very many segments
+  for (const auto& segment : impl_->context->segments->All()) {
+    if (segment->retired.load()) continue;
+    Seen& of = seen[segment->ns.load()];
+    const uint64_t records = segment->records.load();
+    of.records += records - std::min(records, segment->dead_records.load());
+    if (segment->own.load()) of.own_bytes += segment->bytes.load();
+  }
   std::vector<NamespaceState> states;
   for (const auto& ns : impl_->context->AllNamespaces()) {
     const std::string reason = impl_->upkeep.reason(ns->ns);
-    NamespaceState state{ns->ns, "ready", 0, impl_->parts->peers.bytes_seen(*ns),
+    const Seen& of = seen[ns->ns];
+    NamespaceState state{ns->ns, "ready", of.records,
+                         of.own_bytes + impl_->parts->peers.others_bytes_seen(*ns),
                          impl_->parts->peers.hosts_seen(*ns)};
     switch (ns->state.load()) {
       case StorageNamespace::State::kOpening:
@@ -296,11 +309,6 @@ std::vector<StorageTier::NamespaceState> StorageTier::Namespaces() const {
       case StorageNamespace::State::kReady:
         if (ns->clearing.load()) state.state = "clearing";
         break;
-    }
-    for (const auto& segment : segments) {
-      if (segment->ns.load() != ns->ns || segment->retired.load()) continue;
-      const uint64_t records = segment->records.load();
-      state.records += records - std::min(records, segment->dead_records.load());
     }
     states.push_back(std::move(state));
   }

@@ -41,7 +41,7 @@ class StorageTier final : public LowerTier {
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json,
                      Codec codec);
   // After Store::ClearNamespace, from which on nothing is leased of it: now nothing is found of it either.
-  // The root learns of it as soon as it answers.
+  // The root learns of it as soon as it answers. Walks over the whole catalog: 100 ms for 16 M records.
   void ClearNamespace(uint32_t ns);
   bool Flush(uint64_t wait_ms);  // see Demoter
 

@@ -1,6 +1,7 @@
 #include "storage/upkeep.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -12,7 +13,8 @@ namespace tpu_sync_native {
 namespace {
 
 constexpr uint64_t kTickMs = 50;
-constexpr uint64_t kRetryMs = 250;  // of what did not go well and is waited for
+constexpr uint64_t kRetryMs = 250;        // of what did not go well and is waited for
+constexpr uint32_t kOpenFailuresMax = 8;  // an opening that failed so often is tried again this much later
 
 uint64_t NowMs() { return SteadyNs() / kNsPerMs; }
 
@@ -100,7 +102,9 @@ void Upkeep::LookAfter(const std::shared_ptr<Entry>& entry, uint64_t now_ms) {
     if (now_ms < job.due_ms) return;
     Submit(entry, job, now_ms + pause_ms, [parts = parts_, entry, task] { task(*parts, *entry); });
   };
-  if (ns.state.load() == StorageNamespace::State::kOpening) submit(entry->open, kRetryMs, &Upkeep::Open);
+  if (ns.state.load() == StorageNamespace::State::kOpening) {
+    submit(entry->open, kRetryMs * (1 + entry->open_failures.load()), &Upkeep::Open);
+  }
   if (ns.state.load() != StorageNamespace::State::kReady) return;
   if (ns.clearing.load()) {
     submit(entry->clear, kRetryMs, [](StorageParts& parts, Entry& of) {
@@ -150,7 +154,10 @@ void Upkeep::Open(StorageParts& parts, Entry& entry) {
     error = parts.peers.Heartbeat(ns, NowMs());
     if (error.no_space()) error = {};
   }
-  context.control->Report(error);
+  // What belongs to somebody else says nothing of the medium, which serves the other namespaces.
+  const bool forbidden = error.code == EACCES || error.code == EPERM;
+  if (!forbidden) context.control->Report(error);
+  entry.open_failures = error.ok() ? 0 : std::min(entry.open_failures.load() + 1, kOpenFailuresMax);
   {
     const std::lock_guard lock(entry.mutex);
     entry.reason = refused.empty() ? (error.ok() ? "" : error.text()) : refused;

@@ -62,6 +62,7 @@ class Upkeep {
   struct Entry {
     std::shared_ptr<StorageNamespace> ns;
     Job open, clear, beat, poll;
+    std::atomic<uint32_t> open_failures{0};  // in a row
     std::atomic<bool> polled{false};
     mutable std::mutex mutex;
     std::string reason;  // guarded by mutex
