@@ -318,7 +318,7 @@ uint64_t Peers::bytes_seen(const StorageNamespace& ns) const {
   uint64_t bytes = impl_->View(ns)->others_bytes.load();
   for (const auto& segment : impl_->context->segments->All()) {
     if (segment->ns.load() == ns.ns && segment->own.load() && !segment->retired.load()) {
-      bytes += segment->bytes.load();
+      bytes += segment->taken_bytes();
     }
   }
   return bytes;

@@ -76,7 +76,7 @@ struct Reclaimer::Impl {
     uint64_t bytes = 0;
     for (const auto& segment : context->segments->All()) {
       if (segment->own.load() && !segment->retired.load() && segment->ns.load() == ns)
-        bytes += segment->bytes.load();
+        bytes += segment->taken_bytes();
     }
     return bytes + LeftoverBytes(ns);
   }
@@ -171,7 +171,8 @@ struct Reclaimer::Impl {
 
   // Frees what one quota asks for.
   IoError Keep(uint32_t ns, Usage usage, uint64_t written) {
-    const uint64_t spare = SpareBytes(usage, written, context->options.io_bytes);
+    const uint64_t append_bytes = std::min(context->options.io_bytes, context->options.segment_bytes);
+    const uint64_t spare = SpareBytes(usage, written, append_bytes);
     if (ns == kNoNamespace && usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes) {
       IoError error;
       const uint64_t freed = strangers.Free(*context, usage.total_bytes + spare - usage.quota_bytes, &error);

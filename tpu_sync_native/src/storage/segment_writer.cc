@@ -173,6 +173,7 @@ IoError SegmentWriter::Impl::Begin(uint64_t epoch) {
   }
   open->segment->ns.store(ns->ns);
   open->segment->last_use_s.store(SteadySeconds());
+  open->segment->reserved_bytes.store(context->options.segment_bytes);
   return {};
 }
 
@@ -252,6 +253,7 @@ void SegmentWriter::Impl::EndSegment() {
     if (error.ok()) ns->changes.fetch_add(1);
   }
   segment.sealed.store(true);
+  segment.reserved_bytes.store(0);
   context->counters.sealed_segments.fetch_add(1);
 }
 

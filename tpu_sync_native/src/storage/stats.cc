@@ -81,7 +81,7 @@ std::vector<Counter> StorageStats(const StorageParts& parts) {
     ++segments;
     if (!segment->own.load()) continue;
     ++own_segments;
-    own_bytes += segment->bytes.load();
+    own_bytes += segment->taken_bytes();
   }
   stats.push_back({"storage_namespaces_ready", ready});
   stats.push_back({"storage_namespaces_refused", refused});
