@@ -1,7 +1,7 @@
 """The engine of the two-host soak: hosts that share one small root, engines that store and load a growing set
 of prompts, and an eye on what the root takes on disk.
 
-One engine process per host: lookup, lease, wait, compare every byte, release; reserve the rest, write, commit.
+One engine process per host: lookup, lease, wait, compare every byte, release; reserve the rest, commit.
 The test kills a host with -9 now and then; it comes back as another host while its old directory is still
 there, and its peer takes that over once it has been still for long enough.
 

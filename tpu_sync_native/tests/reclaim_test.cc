@@ -90,12 +90,12 @@ TEST(TheColdestSegmentsGoUntilTheQuotaHolds) {
   host.Rounds(1);
   host.WriteSegments(0, 25);
   for (uint64_t number = 1; number <= 25; ++number) {
-    host.SegmentOf(number)->last_use_s.store(static_cast<uint32_t>(number <= 3 ? 1000 + number : number));
+    host.SegmentOf(number)->age_from_s.store(static_cast<uint32_t>(number <= 3 ? 1000 + number : number));
   }
   CHECK(host.Reclaim().ok());
   CHECK(host.peers->bytes_seen(*host.ns) <= 20 * kSegment);
   CHECK(host.peers->bytes_seen(*host.ns) >= 18 * kSegment);
-  CHECK(host.Serves(0, 12));                       // old, but used last
+  CHECK(host.Serves(0, 12));                       // spared lately
   CHECK(host.ServesNone(12, 4 * host.deleted()));  // misses at once
   CHECK(host.Serves(12 + 4 * host.deleted(), 4));
   CHECK(host.context->counters.deleted_bytes.load() == host.deleted() * kSegment);

@@ -66,7 +66,7 @@ struct StorageCounters {
       copied_forward_bytes{0}, temporaries_removed{0}, indexes_refused{0}, times_adopted{0};
 };
 
-// The clock of Catalog::Touch, Catalog::LastUse and Segment::last_use_s: monotonic, of this host alone.
+// The clock of Catalog::Touch, Catalog::LastUse and Segment::age_from_s: monotonic, of this host alone.
 inline uint32_t SteadySeconds() {
   return static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch())

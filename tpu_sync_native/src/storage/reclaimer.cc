@@ -1,6 +1,7 @@
 #include "storage/reclaimer.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -16,6 +17,7 @@ namespace tpu_sync_native {
 namespace {
 
 constexpr uint32_t kPauseRoundsMax = 16;
+constexpr size_t kSparedMax = 16;  // segments whose indexes are read in vain when space is wanted
 constexpr char kLowSpace[] = "full: the file system has less free space than it must keep";
 constexpr char kNoSpace[] = "no space: the last write found none";
 
@@ -57,17 +59,17 @@ struct Reclaimer::Impl {
     return open;
   }
 
-  // This host's sealed segments, the coldest first; kNoNamespace: of all.
+  // This host's sealed segments, the oldest first; kNoNamespace: of all.
   std::vector<std::shared_ptr<Segment>> Sealed(uint32_t ns) const {
     std::vector<std::shared_ptr<Segment>> sealed;
     for (const auto& segment : context->segments->All()) {
       if (!segment->own.load() || !segment->sealed.load() || segment->retired.load()) continue;
-      if (segment->last_use_s.load() == 0) segment->last_use_s.store(SteadySeconds());
+      if (segment->age_from_s.load() == 0) segment->age_from_s.store(SteadySeconds());
       if (ns == kNoNamespace || segment->ns.load() == ns) sealed.push_back(segment);
     }
     std::sort(sealed.begin(), sealed.end(), [](const auto& a, const auto& b) {
-      const uint32_t use_a = a->last_use_s.load(), use_b = b->last_use_s.load();
-      return use_a != use_b ? use_a < use_b : a->identity.number < b->identity.number;
+      const uint32_t age_a = a->age_from_s.load(), age_b = b->age_from_s.load();
+      return age_a != age_b ? age_a < age_b : a->identity.number < b->identity.number;
     });
     return sealed;
   }
@@ -139,13 +141,24 @@ struct Reclaimer::Impl {
     }
     if (bytes == 0 || !error.ok()) return error;
     const auto sealed = Sealed(ns);
-    // Hot is what was used since the warmer half of the segments was.
-    const uint32_t warm_s = sealed.empty() ? 0 : sealed[sealed.size() / 2]->last_use_s.load();
-    for (const auto& segment : sealed) {
-      if (bytes == 0) break;
+    std::deque<std::shared_ptr<Segment>> next(sealed.begin(), sealed.end());
+    // Hot is what was read since the younger half of the segments was written.
+    const uint32_t hot_from_s = sealed.empty() ? 0 : sealed[sealed.size() / 2]->age_from_s.load();
+    size_t may_spare = std::min(sealed.size() / 2, kSparedMax);
+    for (; !next.empty() && bytes > 0; next.pop_front()) {
+      const std::shared_ptr<Segment>& segment = next.front();
       const uint64_t size = segment->bytes.load();
-      const uint64_t copied =
-          context->admitting.load() ? CopyForward(*context, demoter, *segment, warm_s) : 0;
+      uint64_t copied = 0;
+      if (context->admitting.load()) {
+        bool too_hot = false;
+        copied = CopyForward(*context, demoter, *segment, hot_from_s, may_spare > 0 ? &too_hot : nullptr);
+        if (too_hot) {
+          --may_spare;
+          segment->age_from_s.store(SteadySeconds());
+          next.push_back(segment);
+          continue;
+        }
+      }
       error = Delete(segment);
       if (!error.ok()) return error;
       bytes -= std::min(bytes, size - std::min(size, copied));

@@ -33,7 +33,9 @@ struct Segment {
   std::atomic<uint64_t> dead_records{0};  // known elsewhere too, or found bad
   std::atomic<bool> sealed{false};
   std::atomic<bool> retired{false};  // gone or not to be believed: its cells are misses
-  std::atomic<uint32_t> last_use_s{0};
+  // When it was written, first seen, or spared by the reclaimer: the oldest is looked at first. What is read
+  // from it does not count here: one hot chunk is copied forward, and does not keep a whole segment.
+  std::atomic<uint32_t> age_from_s{0};
 
   uint64_t taken_bytes() const { return std::max(bytes.load(), reserved_bytes.load()); }  // of a quota
 };
