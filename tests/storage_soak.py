@@ -144,7 +144,6 @@ class DiskWatch:
 
     def __init__(self, root: Path, every_s: float = 0.05) -> None:
         self.most = 0
-        self.samples: list[int] = []
         self._root = root
         self._every_s = every_s
         self._stop = threading.Event()
@@ -152,8 +151,7 @@ class DiskWatch:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            self.samples.append(disk_bytes(self._root))
-            self.most = max(self.most, self.samples[-1])
+            self.most = max(self.most, disk_bytes(self._root))
 
     def __enter__(self) -> "DiskWatch":
         self._thread.start()

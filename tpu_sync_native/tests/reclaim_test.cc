@@ -284,4 +284,26 @@ TEST(WhatNobodyHasOpenGoesBeforeAnythingElse) {
       std::any_of(names.begin(), names.end(), [](const auto& name) { return name.ends_with("notes.txt"); }));
 }
 
+TEST(ANamespaceThatIsOpenedIsNotCountedTwice) {
+  FakeFiles fake;
+  TestHost other(fake.files(), {.segment_bytes = kSegment, .namespace_byte = 9});
+  other.Rounds(1);
+  for (uint64_t i = 0; i < 8; ++i) other.WriteSealed(4 * i, 4);
+  other.Beat();
+  ReclaimHost host(fake.files(), {.segment_bytes = kSegment, .quota_bytes = 20 * kSegment});
+  host.Rounds(1);
+  host.WriteSegments(0, 8);
+  CHECK(host.Reclaim().ok());
+  const auto opened = host.Open(2, 9);
+  for (int i = 0; i < 6; ++i) {
+    other.Beat();
+    CHECK(host.Round().ok());
+    CHECK(host.peers->Heartbeat(*opened, host.now_ms).ok());
+    CHECK(host.peers->Poll(*opened, host.now_ms).ok());
+    CHECK(host.Reclaim().ok());
+  }
+  CHECK(host.peers->bytes_seen(*opened) == 8 * kSegment);
+  CHECK(host.deleted() == 0);
+}
+
 CHECK_MAIN()

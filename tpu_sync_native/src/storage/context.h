@@ -93,6 +93,7 @@ struct StorageContext {
   // (record headers included); false: dropped_full.
   bool TakeRoom(StorageNamespace& ns, uint64_t bytes);
   std::atomic<int64_t> room_bytes{INT64_MAX};
+  std::atomic<uint64_t> refused_bytes{0};  // by TakeRoom, ever
 
   // The namespace by the store's index or by id; null when it is not open here.
   std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;

@@ -43,7 +43,12 @@ struct Reclaimer::Impl {
   Strangers strangers;
   std::vector<Leftover> leftovers;
   std::map<uint32_t, uint32_t> rounds_over;  // by namespace; kNoNamespace: the root
-  uint64_t demoted_bytes_last = 0;
+  // What other hosts have, seen in this round and those before. A directory that changes hands is twice or
+  // not at all in what leases say, for a moment: what is freed goes by the less, what may be written by the
+  // most of some rounds.
+  std::map<uint32_t, std::deque<uint64_t>> others_bytes;
+  uint64_t wanted_bytes_last = 0;  // written and refused, ever
+  uint64_t wanted_per_round = 0;   // lately
   // A write failed; admission waits, is tried again, and the pause doubles if that fails too.
   enum class Writes : uint8_t { kGood, kWaiting, kTried };
   Writes writes = Writes::kGood;
@@ -81,6 +86,9 @@ struct Reclaimer::Impl {
         bytes += segment->taken_bytes();
     }
     return bytes + LeftoverBytes(ns);
+  }
+  uint64_t AppendBytes() const {  // of the largest append
+    return std::min(context->options.io_bytes, context->options.segment_bytes);
   }
   uint64_t LeftoverBytes(uint32_t ns) const {
     uint64_t bytes = 0;
@@ -167,7 +175,7 @@ struct Reclaimer::Impl {
   }
 
   Usage RootUsage(const std::vector<std::shared_ptr<StorageNamespace>>& open) const {
-    Usage root{.quota_bytes = context->options.quota_bytes, .total_bytes = strangers.bytes()};
+    Usage root{.quota_bytes = context->options.quota_bytes, .total_bytes = strangers.bytes(*context)};
     for (const auto& ns : open) {
       root.total_bytes += peers.bytes_seen(*ns) + LeftoverBytes(ns->ns);
       root.own_bytes += OwnBytes(ns->ns);
@@ -183,9 +191,12 @@ struct Reclaimer::Impl {
   }
 
   // Frees what one quota asks for.
-  IoError Keep(uint32_t ns, Usage usage, uint64_t written) {
-    const uint64_t append_bytes = std::min(context->options.io_bytes, context->options.segment_bytes);
-    const uint64_t spare = SpareBytes(usage, written, append_bytes);
+  IoError Keep(uint32_t ns, Usage usage, uint64_t wanted) {
+    std::deque<uint64_t>& seen = others_bytes[ns];
+    seen.push_front(usage.total_bytes - std::min(usage.own_bytes, usage.total_bytes));
+    if (seen.size() > kUnseenRounds) seen.pop_back();
+    usage.total_bytes = usage.own_bytes + (seen.size() > 1 ? std::min(seen[0], seen[1]) : seen[0]);
+    const uint64_t spare = SpareBytes(usage, wanted, AppendBytes());
     if (ns == kNoNamespace && usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes) {
       IoError error;
       const uint64_t freed = strangers.Free(*context, usage.total_bytes + spare - usage.quota_bytes, &error);
@@ -197,6 +208,13 @@ struct Reclaimer::Impl {
     rounds = over ? rounds + 1 : 0;
     const uint64_t bytes = BytesToFree(usage, spare, rounds);
     return bytes == 0 ? IoError{} : Free(ns, bytes);
+  }
+
+  // What this host may append.
+  int64_t Room(uint32_t ns, Usage usage) {
+    const std::deque<uint64_t>& seen = others_bytes[ns];
+    usage.total_bytes = usage.own_bytes + *std::max_element(seen.begin(), seen.end());
+    return RoomBytes(usage);
   }
 
   IoError KeepSpace(uint32_t hosts, bool* low) {
@@ -252,22 +270,24 @@ IoError Reclaimer::Round(uint64_t now_ms) {
   const auto note = [&first](const IoError& error) {
     if (first.ok()) first = error;
   };
-  const uint64_t demoted = context.counters.demoted_bytes.load();
-  const uint64_t written = demoted - std::min(demoted, impl.demoted_bytes_last);
-  impl.demoted_bytes_last = demoted;
+  // What was refused counts as if it had been written, or there would never be more room than there is.
+  const uint64_t wanted_bytes = context.counters.demoted_bytes.load() + context.refused_bytes.load();
+  const uint64_t wanted = std::max(wanted_bytes - impl.wanted_bytes_last, impl.wanted_per_round / 8 * 7);
+  impl.wanted_bytes_last = wanted_bytes;
+  impl.wanted_per_round = wanted;
 
   note(impl.RetryLeftovers());
   note(impl.DeleteOutdated());
   if (context.options.quota_bytes != 0) note(impl.strangers.Look(context, now_ms));
   const auto open = impl.OpenNamespaces();
-  for (const auto& ns : open) note(impl.Keep(ns->ns, impl.NamespaceUsage(*ns), written));
-  note(impl.Keep(kNoNamespace, impl.RootUsage(open), written));
+  for (const auto& ns : open) note(impl.Keep(ns->ns, impl.NamespaceUsage(*ns), wanted));
+  note(impl.Keep(kNoNamespace, impl.RootUsage(open), wanted));
   bool low = false, may_open = true;
   note(impl.KeepSpace(impl.RootUsage(open).hosts, &low));
   note(impl.AfterFailedWrite(&may_open));
 
-  for (const auto& ns : open) ns->room_bytes.store(RoomBytes(impl.NamespaceUsage(*ns)));
-  context.room_bytes.store(RoomBytes(impl.RootUsage(open)));
+  for (const auto& ns : open) ns->room_bytes.store(impl.Room(ns->ns, impl.NamespaceUsage(*ns)));
+  context.room_bytes.store(impl.Room(kNoNamespace, impl.RootUsage(open)));
   if (low) {
     context.CloseAdmission(kLowSpace);
   } else if (may_open) {

@@ -16,7 +16,7 @@ struct Usage {
 // Free space is kept between these: a writer that finds none drops chunks, so there is as much as one round
 // of everybody's writing needs, but a cache that is empty is no use either.
 inline constexpr uint64_t kSpareMinPermille = 15;
-inline constexpr uint64_t kSpareMaxPermille = 40;
+inline constexpr uint64_t kSpareMaxPermille = 35;
 // Freeing goes this far beyond, so that it is not done for every chunk.
 inline constexpr uint64_t kSpareMorePermille = 5;
 // Rounds above the quota after which hosts below their share free too.
@@ -31,12 +31,12 @@ inline constexpr uint64_t kUnseenRounds = 3;
 inline uint64_t RoomParts(const Usage& usage) { return usage.hosts <= 1 ? 1 : usage.hosts * kUnseenRounds; }
 
 // append_bytes: of the largest append, which must fit into a part.
-inline uint64_t SpareBytes(const Usage& usage, uint64_t written_per_round, uint64_t append_bytes) {
+inline uint64_t SpareBytes(const Usage& usage, uint64_t wanted_per_round, uint64_t append_bytes) {
   const uint64_t parts = RoomParts(usage);
   const uint64_t least = std::max(usage.quota_bytes / 1000 * kSpareMinPermille,
                                   std::min((parts + 1) * append_bytes, usage.quota_bytes / 2));
   const uint64_t most = usage.quota_bytes / 1000 * kSpareMaxPermille;
-  return std::clamp(written_per_round * parts, least, std::max(least, most));
+  return std::clamp(wanted_per_round * parts, least, std::max(least, most));
 }
 
 // What this host is to free now. rounds_over: for so many rounds more was used than is allowed.
