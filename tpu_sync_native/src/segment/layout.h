@@ -93,7 +93,7 @@ struct LeaseFile {
   uint8_t host_id[16];
   uint64_t boot_id;
   uint64_t counter;  // moves while the host lives; compared with itself only
-  uint64_t bytes;    // of all its segments in this namespace
+  uint64_t bytes;    // of all its segments in this namespace, the open one at its full size
   uint64_t changes;  // moves when an index, a tail or a file of its own or adopted directories changed:
                      // others look
   uint32_t leaving;  // 1: the host has stopped in order; it may be adopted at once

@@ -42,9 +42,11 @@ IoError SealOrphan(const DirectoryLook& look, uint64_t number) {
   if (!error.ok()) return error;
   look.ns.changes.fetch_add(1);
   if (!LoadIndex(look, number, &error)) return error.ok() ? IoError{EAGAIN} : error;
-  // Torn bytes behind the last record take space too, until the segment is reclaimed.
+  // Torn bytes behind the last record take space too, until the segment is reclaimed, and so does what its
+  // host had reserved: as much as this one would, because nobody knows.
   if (const auto segment = look.context.segments->Get(look.seen.segments[number].id)) {
     segment->bytes.store(scan.file_bytes);
+    segment->reserved_bytes.store(look.context.options.segment_bytes);
   }
   return {};
 }

@@ -47,7 +47,10 @@ std::string StorageContext::admission_reason() const {
 
 bool StorageContext::TakeRoom(StorageNamespace& ns, uint64_t bytes) {
   const auto wanted = static_cast<int64_t>(bytes);
-  if (room_bytes.load() < wanted || ns.room_bytes.load() < wanted) return false;
+  if (room_bytes.load() < wanted || ns.room_bytes.load() < wanted) {
+    refused_bytes.fetch_add(bytes);
+    return false;
+  }
   room_bytes.fetch_sub(wanted);
   ns.room_bytes.fetch_sub(wanted);
   return true;

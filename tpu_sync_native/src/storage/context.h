@@ -66,7 +66,7 @@ struct StorageCounters {
       copied_forward_bytes{0}, temporaries_removed{0}, indexes_refused{0}, times_adopted{0};
 };
 
-// The clock of Catalog::Touch, Catalog::LastUse and Segment::last_use_s: monotonic, of this host alone.
+// The clock of Catalog::Touch, Catalog::LastUse and Segment::age_from_s: monotonic, of this host alone.
 inline uint32_t SteadySeconds() {
   return static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -93,6 +93,7 @@ struct StorageContext {
   // (record headers included); false: dropped_full.
   bool TakeRoom(StorageNamespace& ns, uint64_t bytes);
   std::atomic<int64_t> room_bytes{INT64_MAX};
+  std::atomic<uint64_t> refused_bytes{0};  // by TakeRoom, ever
 
   // The namespace by the store's index or by id; null when it is not open here.
   std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;

@@ -23,7 +23,8 @@ struct HotChunk {
   uint64_t stored_bytes() const { return uint64_t{entry.stored_units} * kStorageUnit; }
 };
 
-std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment, uint32_t used_after_s) {
+std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment, uint32_t used_after_s,
+                                bool* more) {
   std::vector<HotChunk> hot;
   std::string file;
   const std::string path = context.segments->Directory(segment) + "/" + IndexName(segment.identity.number);
@@ -50,6 +51,7 @@ std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment,
   while (count < hot.size() && bytes + hot[count].stored_bytes() + kStorageUnit <= most) {
     bytes += hot[count++].stored_bytes() + kStorageUnit;
   }
+  *more = count < hot.size();
   hot.resize(count);
   // In the order in which they lie, so that a prompt's chunks lie together again.
   std::sort(hot.begin(), hot.end(),
@@ -59,8 +61,14 @@ std::vector<HotChunk> HotChunks(StorageContext& context, const Segment& segment,
 
 }  // namespace
 
-uint64_t CopyForward(StorageContext& context, Demoter& demoter, Segment& segment, uint32_t used_after_s) {
-  const std::vector<HotChunk> hot = HotChunks(context, segment, used_after_s);
+uint64_t CopyForward(StorageContext& context, Demoter& demoter, Segment& segment, uint32_t used_after_s,
+                     bool* too_hot) {
+  bool more = false;
+  const std::vector<HotChunk> hot = HotChunks(context, segment, used_after_s, &more);
+  if (more && too_hot != nullptr) {
+    *too_hot = true;
+    return 0;
+  }
   const uint64_t chunk_bytes = RoundToUnit(segment.identity.chunk_bytes);
   const size_t step = std::max<uint64_t>(1, context.options.io_bytes / (chunk_bytes + kStorageUnit));
   uint64_t copied = 0;

@@ -11,7 +11,8 @@ namespace tpu_sync_native {
 
 // Chunks last used at used_after_s or later, the latest first, at most copy_forward_share of the segment's
 // bytes. Their cells are gone when this returns, so that the demoter does not take them for present. Returns
-// bytes copied.
-uint64_t CopyForward(StorageContext& context, Demoter& demoter, Segment& segment, uint32_t used_after_s);
+// bytes copied. too_hot, if not null: set instead, and nothing is copied, where these are more.
+uint64_t CopyForward(StorageContext& context, Demoter& demoter, Segment& segment, uint32_t used_after_s,
+                     bool* too_hot);
 
 }  // namespace tpu_sync_native

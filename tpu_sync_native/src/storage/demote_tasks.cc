@@ -27,7 +27,9 @@ void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
     batch->records = nullptr;
   }
   const uint64_t size = batch->records == nullptr ? 0 : batch->records->size();
-  if (size != 0 && !context->TakeRoom(*lane->ns, batch->records->stored_bytes())) {
+  // Chunks that are copied forward need no room: the segment they come from makes more than they take.
+  const bool copies = !batch->held.empty();
+  if (size != 0 && !context->TakeRoom(*lane->ns, batch->records->stored_bytes()) && !copies) {
     Count(context->counters.dropped_full, batch->pinned.size());
     batch->records->Clear();
   }

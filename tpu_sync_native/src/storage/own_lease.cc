@@ -27,7 +27,7 @@ uint64_t OwnBytes(const StorageContext& context, const StorageNamespace& ns) {
     if (segment->ns.load() != ns.ns || !segment->own.load() || segment->retired.load()) continue;
     // Where nothing can be renamed, segments of dead hosts are everybody's and nobody's.
     if (!adopts && context.segments->Directory(*segment) != directory) continue;
-    bytes += segment->bytes.load();
+    bytes += segment->taken_bytes();
   }
   return bytes;
 }

@@ -52,7 +52,7 @@ std::shared_ptr<Segment> EntryFor(const DirectoryLook& look, const SegmentIdenti
   if (segment == nullptr) segment = table.Add(identity, look.path, look.mine);
   if (segment == nullptr || segment->retired.load()) return nullptr;
   segment->ns.store(look.ns.ns);
-  if (segment->last_use_s.load() == 0) segment->last_use_s.store(SteadySeconds());
+  if (segment->age_from_s.load() == 0) segment->age_from_s.store(SteadySeconds());
   if (table.Directory(*segment) != look.path || segment->own.load() != look.mine) {
     table.Move(segment->id, look.path, look.mine);
   }

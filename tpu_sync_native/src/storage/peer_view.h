@@ -45,6 +45,7 @@ struct SeenHost {
   std::optional<LeaseFile> lease;  // the last one that could be read
   bool listed = false;             // has a directory of its own
   bool read_failed = false;        // this time; says nothing about the host
+  bool lease_gone = false;         // it was adopted since it was listed, or has none yet
   uint64_t still_ms = 0;           // for so long the counter was watched and did not move
   bool dead = false;
 };

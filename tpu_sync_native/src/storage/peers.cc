@@ -93,6 +93,7 @@ class PollRound {
             hosts_path_ + HexId(id.data()) + "/" + std::string(kLeaseName), kStorageUnit, &file);
         IoPool::Progress();
         host.read_failed = !error.ok() && !error.not_found();
+        host.lease_gone = error.not_found();
         if (host.read_failed) {
           Note(error);
           continue;
@@ -248,7 +249,8 @@ class PollRound {
     for (const auto& [id, host] : view_.hosts) {
       if (id == me_) continue;
       if (host.listed && !host.dead) ++alive;
-      if (host.listed && host.lease && !(host.dead && !Renames())) bytes += host.lease->bytes;
+      if (host.listed && host.lease && !host.lease_gone && !(host.dead && !Renames()))
+        bytes += host.lease->bytes;
     }
     for (const auto& [name, directory] : view_.directories) {
       const SeenHost& keeper = view_.hosts[directory.keeper];
@@ -322,7 +324,7 @@ uint64_t Peers::bytes_seen(const StorageNamespace& ns) const {
   uint64_t bytes = others_bytes_seen(ns);
   for (const auto& segment : impl_->context->segments->All()) {
     if (segment->ns.load() == ns.ns && segment->own.load() && !segment->retired.load()) {
-      bytes += segment->bytes.load();
+      bytes += segment->taken_bytes();
     }
   }
   return bytes;

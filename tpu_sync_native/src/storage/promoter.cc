@@ -130,7 +130,6 @@ struct Promoter::Impl : std::enable_shared_from_this<Promoter::Impl> {
       wanted.push_back({where.offset, where.stored_bytes, Key(chunk),
                         reinterpret_cast<uint8_t*>(arena->data()) + chunk.ref.offset});
     }
-    segment->last_use_s.store(SteadySeconds(), std::memory_order_relaxed);
     ReadChunks(*context, *segment, wanted, done);
     const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began);
     Count(context->counters.promote_ns, static_cast<uint64_t>(took.count()));

@@ -1,6 +1,7 @@
 #include "storage/reclaimer.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -16,6 +17,7 @@ namespace tpu_sync_native {
 namespace {
 
 constexpr uint32_t kPauseRoundsMax = 16;
+constexpr size_t kSparedMax = 16;  // segments whose indexes are read in vain when space is wanted
 constexpr char kLowSpace[] = "full: the file system has less free space than it must keep";
 constexpr char kNoSpace[] = "no space: the last write found none";
 
@@ -41,7 +43,12 @@ struct Reclaimer::Impl {
   Strangers strangers;
   std::vector<Leftover> leftovers;
   std::map<uint32_t, uint32_t> rounds_over;  // by namespace; kNoNamespace: the root
-  uint64_t demoted_bytes_last = 0;
+  // What other hosts have, seen in this round and those before. A directory that changes hands is twice or
+  // not at all in what leases say, for a moment: what is freed goes by the less, what may be written by the
+  // most of some rounds.
+  std::map<uint32_t, std::deque<uint64_t>> others_bytes;
+  uint64_t wanted_bytes_last = 0;  // written and refused, ever
+  uint64_t wanted_per_round = 0;   // lately
   // A write failed; admission waits, is tried again, and the pause doubles if that fails too.
   enum class Writes : uint8_t { kGood, kWaiting, kTried };
   Writes writes = Writes::kGood;
@@ -57,17 +64,17 @@ struct Reclaimer::Impl {
     return open;
   }
 
-  // This host's sealed segments, the coldest first; kNoNamespace: of all.
+  // This host's sealed segments, the oldest first; kNoNamespace: of all.
   std::vector<std::shared_ptr<Segment>> Sealed(uint32_t ns) const {
     std::vector<std::shared_ptr<Segment>> sealed;
     for (const auto& segment : context->segments->All()) {
       if (!segment->own.load() || !segment->sealed.load() || segment->retired.load()) continue;
-      if (segment->last_use_s.load() == 0) segment->last_use_s.store(SteadySeconds());
+      if (segment->age_from_s.load() == 0) segment->age_from_s.store(SteadySeconds());
       if (ns == kNoNamespace || segment->ns.load() == ns) sealed.push_back(segment);
     }
     std::sort(sealed.begin(), sealed.end(), [](const auto& a, const auto& b) {
-      const uint32_t use_a = a->last_use_s.load(), use_b = b->last_use_s.load();
-      return use_a != use_b ? use_a < use_b : a->identity.number < b->identity.number;
+      const uint32_t age_a = a->age_from_s.load(), age_b = b->age_from_s.load();
+      return age_a != age_b ? age_a < age_b : a->identity.number < b->identity.number;
     });
     return sealed;
   }
@@ -76,9 +83,12 @@ struct Reclaimer::Impl {
     uint64_t bytes = 0;
     for (const auto& segment : context->segments->All()) {
       if (segment->own.load() && !segment->retired.load() && segment->ns.load() == ns)
-        bytes += segment->bytes.load();
+        bytes += segment->taken_bytes();
     }
     return bytes + LeftoverBytes(ns);
+  }
+  uint64_t AppendBytes() const {  // of the largest append
+    return std::min(context->options.io_bytes, context->options.segment_bytes);
   }
   uint64_t LeftoverBytes(uint32_t ns) const {
     uint64_t bytes = 0;
@@ -139,13 +149,24 @@ struct Reclaimer::Impl {
     }
     if (bytes == 0 || !error.ok()) return error;
     const auto sealed = Sealed(ns);
-    // Hot is what was used since the warmer half of the segments was.
-    const uint32_t warm_s = sealed.empty() ? 0 : sealed[sealed.size() / 2]->last_use_s.load();
-    for (const auto& segment : sealed) {
-      if (bytes == 0) break;
+    std::deque<std::shared_ptr<Segment>> next(sealed.begin(), sealed.end());
+    // Hot is what was read since the younger half of the segments was written.
+    const uint32_t hot_from_s = sealed.empty() ? 0 : sealed[sealed.size() / 2]->age_from_s.load();
+    size_t may_spare = std::min(sealed.size() / 2, kSparedMax);
+    for (; !next.empty() && bytes > 0; next.pop_front()) {
+      const std::shared_ptr<Segment>& segment = next.front();
       const uint64_t size = segment->bytes.load();
-      const uint64_t copied =
-          context->admitting.load() ? CopyForward(*context, demoter, *segment, warm_s) : 0;
+      uint64_t copied = 0;
+      if (context->admitting.load()) {
+        bool too_hot = false;
+        copied = CopyForward(*context, demoter, *segment, hot_from_s, may_spare > 0 ? &too_hot : nullptr);
+        if (too_hot) {
+          --may_spare;
+          segment->age_from_s.store(SteadySeconds());
+          next.push_back(segment);
+          continue;
+        }
+      }
       error = Delete(segment);
       if (!error.ok()) return error;
       bytes -= std::min(bytes, size - std::min(size, copied));
@@ -156,7 +177,7 @@ struct Reclaimer::Impl {
   }
 
   Usage RootUsage(const std::vector<std::shared_ptr<StorageNamespace>>& open) const {
-    Usage root{.quota_bytes = context->options.quota_bytes, .total_bytes = strangers.bytes()};
+    Usage root{.quota_bytes = context->options.quota_bytes, .total_bytes = strangers.bytes(*context)};
     for (const auto& ns : open) {
       root.total_bytes += peers.bytes_seen(*ns) + LeftoverBytes(ns->ns);
       root.own_bytes += OwnBytes(ns->ns);
@@ -172,8 +193,12 @@ struct Reclaimer::Impl {
   }
 
   // Frees what one quota asks for.
-  IoError Keep(uint32_t ns, Usage usage, uint64_t written) {
-    const uint64_t spare = SpareBytes(usage, written, context->options.io_bytes);
+  IoError Keep(uint32_t ns, Usage usage, uint64_t wanted) {
+    std::deque<uint64_t>& seen = others_bytes[ns];
+    seen.push_front(usage.total_bytes - std::min(usage.own_bytes, usage.total_bytes));
+    if (seen.size() > kUnseenRounds) seen.pop_back();
+    usage.total_bytes = usage.own_bytes + (seen.size() > 1 ? std::min(seen[0], seen[1]) : seen[0]);
+    const uint64_t spare = SpareBytes(usage, wanted, AppendBytes());
     if (ns == kNoNamespace && usage.quota_bytes != 0 && usage.total_bytes + spare > usage.quota_bytes) {
       IoError error;
       const uint64_t freed = strangers.Free(*context, usage.total_bytes + spare - usage.quota_bytes, &error);
@@ -185,6 +210,13 @@ struct Reclaimer::Impl {
     rounds = over ? rounds + 1 : 0;
     const uint64_t bytes = BytesToFree(usage, spare, rounds);
     return bytes == 0 ? IoError{} : Free(ns, bytes);
+  }
+
+  // What this host may append.
+  int64_t Room(uint32_t ns, Usage usage) {
+    const std::deque<uint64_t>& seen = others_bytes[ns];
+    usage.total_bytes = usage.own_bytes + *std::max_element(seen.begin(), seen.end());
+    return RoomBytes(usage);
   }
 
   IoError KeepSpace(uint32_t hosts, bool* low) {
@@ -240,22 +272,24 @@ IoError Reclaimer::Round(uint64_t now_ms) {
   const auto note = [&first](const IoError& error) {
     if (first.ok()) first = error;
   };
-  const uint64_t demoted = context.counters.demoted_bytes.load();
-  const uint64_t written = demoted - std::min(demoted, impl.demoted_bytes_last);
-  impl.demoted_bytes_last = demoted;
+  // What was refused counts as if it had been written, or there would never be more room than there is.
+  const uint64_t wanted_bytes = context.counters.demoted_bytes.load() + context.refused_bytes.load();
+  const uint64_t wanted = std::max(wanted_bytes - impl.wanted_bytes_last, impl.wanted_per_round / 8 * 7);
+  impl.wanted_bytes_last = wanted_bytes;
+  impl.wanted_per_round = wanted;
 
   note(impl.RetryLeftovers());
   note(impl.DeleteOutdated());
   if (context.options.quota_bytes != 0) note(impl.strangers.Look(context, now_ms));
   const auto open = impl.OpenNamespaces();
-  for (const auto& ns : open) note(impl.Keep(ns->ns, impl.NamespaceUsage(*ns), written));
-  note(impl.Keep(kNoNamespace, impl.RootUsage(open), written));
+  for (const auto& ns : open) note(impl.Keep(ns->ns, impl.NamespaceUsage(*ns), wanted));
+  note(impl.Keep(kNoNamespace, impl.RootUsage(open), wanted));
   bool low = false, may_open = true;
   note(impl.KeepSpace(impl.RootUsage(open).hosts, &low));
   note(impl.AfterFailedWrite(&may_open));
 
-  for (const auto& ns : open) ns->room_bytes.store(RoomBytes(impl.NamespaceUsage(*ns)));
-  context.room_bytes.store(RoomBytes(impl.RootUsage(open)));
+  for (const auto& ns : open) ns->room_bytes.store(impl.Room(ns->ns, impl.NamespaceUsage(*ns)));
+  context.room_bytes.store(impl.Room(kNoNamespace, impl.RootUsage(open)));
   if (low) {
     context.CloseAdmission(kLowSpace);
   } else if (may_open) {

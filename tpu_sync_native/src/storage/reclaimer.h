@@ -1,8 +1,9 @@
-// Makes freed space usable: whole segments of this host's own, the coldest first, until the root and every
+// Makes freed space usable: whole segments of this host's own, the oldest first, until the root and every
 // namespace are below their quota and the file system is above its watermark. Chunks that were used lately
-// are copied forward before their segment goes, at most copy_forward_share of its bytes. Each host frees its
-// own share, so nobody coordinates: a host above quota / hosts goes first, and when that was not enough for
-// some rounds, everybody in proportion to what he has.
+// are copied forward before their segment goes, at most copy_forward_share of its bytes; a segment of which
+// more was used is spared and counts as young again. Each host frees its own share, so nobody coordinates: a
+// host above quota / hosts goes first, and when that was not enough for some rounds, everybody in proportion
+// to what he has. What others read from a segment, its owner does not see.
 //
 // A quota is kept a few per cent free (see usage.h), and what is free is shared out anew in every round as
 // room to append: hosts see each other with a delay, and must not fill the same space twice. Segments of

@@ -4,6 +4,7 @@
 // handed out is a shared pointer, so a read that runs keeps its file open though the segment is retired.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -25,11 +26,17 @@ struct Segment {
   std::atomic<bool> own{false};            // this host appends to it, seals it, may delete it
   std::string directory;  // "v1/<ns>/hosts/<host>", changed by adoption: read through SegmentTable::Directory
   std::atomic<uint64_t> bytes{0};
+  // Taken on the medium from its beginning, until it is sealed; a host that dies leaves it so.
+  std::atomic<uint64_t> reserved_bytes{0};
   std::atomic<uint64_t> records{0};
   std::atomic<uint64_t> dead_records{0};  // known elsewhere too, or found bad
   std::atomic<bool> sealed{false};
   std::atomic<bool> retired{false};  // gone or not to be believed: its cells are misses
-  std::atomic<uint32_t> last_use_s{0};
+  // When it was written, first seen, or spared by the reclaimer: the oldest is looked at first. What is read
+  // from it does not count here: one hot chunk is copied forward, and does not keep a whole segment.
+  std::atomic<uint32_t> age_from_s{0};
+
+  uint64_t taken_bytes() const { return std::max(bytes.load(), reserved_bytes.load()); }  // of a quota
 };
 
 // Thread-safe.

@@ -172,7 +172,8 @@ IoError SegmentWriter::Impl::Begin(uint64_t epoch) {
     return {ENFILE};
   }
   open->segment->ns.store(ns->ns);
-  open->segment->last_use_s.store(SteadySeconds());
+  open->segment->age_from_s.store(SteadySeconds());
+  open->segment->reserved_bytes.store(context->options.segment_bytes);
   return {};
 }
 
@@ -252,6 +253,7 @@ void SegmentWriter::Impl::EndSegment() {
     if (error.ok()) ns->changes.fetch_add(1);
   }
   segment.sealed.store(true);
+  segment.reserved_bytes.store(0);
   context->counters.sealed_segments.fetch_add(1);
 }
 
@@ -320,7 +322,7 @@ IoError SegmentWriter::Append(RecordBatch& batch, uint64_t epoch) {
   }
   open.end = offset + batch.stored_bytes();
   open.segment->bytes.store(open.end);
-  open.segment->last_use_s.store(SteadySeconds());
+  open.segment->age_from_s.store(SteadySeconds());
   const bool whole = open.end >= impl.context->options.segment_bytes;
   impl.UpdateGauges();
   if (whole) Seal();  // a failure there is reported, and is none of these records'

@@ -83,9 +83,9 @@ std::vector<Counter> StorageStats(const StorageParts& parts) {
     ++segments;
     if (!segment->own.load()) continue;
     ++own_segments;
-    own_bytes += segment->bytes.load();
+    own_bytes += segment->taken_bytes();
     // One that nobody has opened here yet belongs to no namespace that is open.
-    if (segment->ns.load() != kNoNamespace) bytes += segment->bytes.load();
+    if (segment->ns.load() != kNoNamespace) bytes += segment->taken_bytes();
   }
   stats.push_back({"storage_namespaces_ready", ready});
   stats.push_back({"storage_namespaces_opening", opening});

@@ -290,7 +290,7 @@ std::vector<StorageTier::NamespaceState> StorageTier::Namespaces() const {
     Seen& of = seen[segment->ns.load()];
     const uint64_t records = segment->records.load();
     of.records += records - std::min(records, segment->dead_records.load());
-    if (segment->own.load()) of.own_bytes += segment->bytes.load();
+    if (segment->own.load()) of.own_bytes += segment->taken_bytes();
   }
   std::vector<NamespaceState> states;
   for (const auto& ns : impl_->context->AllNamespaces()) {

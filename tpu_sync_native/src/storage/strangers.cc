@@ -56,11 +56,9 @@ IoError Strangers::Look(StorageContext& context, uint64_t now_ms) {
     place.listed = true;
   }
   std::erase_if(places_, [](const auto& known) { return !known.second.listed; });
-  bytes_ = 0;
   for (auto& [name, place] : places_) {
     const IoError looked = LookAt(context, place, now_ms);
     if (error.ok()) error = looked;
-    for (const auto& [directory, watch] : place.directories) bytes_ += watch.bytes;
   }
   return error;
 }
@@ -103,6 +101,16 @@ IoError Strangers::LookAt(StorageContext& context, Place& place, uint64_t now_ms
   return {};
 }
 
+uint64_t Strangers::bytes(const StorageContext& context) const {
+  uint64_t bytes = 0;
+  for (const auto& [name, place] : places_) {
+    const auto ns = context.NamespaceById(place.id);
+    if (ns != nullptr && ns->state.load() == StorageNamespace::State::kReady) continue;
+    for (const auto& [directory, watch] : place.directories) bytes += watch.bytes;
+  }
+  return bytes;
+}
+
 uint64_t Strangers::Free(StorageContext& context, uint64_t bytes, IoError* error) {
   uint64_t freed = 0;
   for (auto& [id, place] : places_) {
@@ -111,7 +119,6 @@ uint64_t Strangers::Free(StorageContext& context, uint64_t bytes, IoError* error
       if (freed >= bytes || !error->ok()) return freed;
       if (!it->second.abandoned) break;
       freed += FreeDirectory(context, place, it->first, error);
-      bytes_ -= std::min(bytes_, it->second.bytes);
       it = place.directories.erase(it);
     }
   }

@@ -19,7 +19,8 @@ class Strangers {
  public:
   // Looks, if it is time.
   IoError Look(StorageContext& context, uint64_t now_ms);
-  uint64_t bytes() const { return bytes_; }
+  // As of the last look, without those that were opened since: who has one open counts it himself.
+  uint64_t bytes(const StorageContext& context) const;
   // Removes what is abandoned until so many bytes are free; returns how many are. Only files of ours go.
   uint64_t Free(StorageContext& context, uint64_t bytes, IoError* error);
 
@@ -43,7 +44,6 @@ class Strangers {
 
   std::map<std::string, Place> places_;
   uint64_t looked_ms_ = 0;
-  uint64_t bytes_ = 0;
 };
 
 }  // namespace tpu_sync_native

@@ -16,18 +16,27 @@ struct Usage {
 // Free space is kept between these: a writer that finds none drops chunks, so there is as much as one round
 // of everybody's writing needs, but a cache that is empty is no use either.
 inline constexpr uint64_t kSpareMinPermille = 15;
-inline constexpr uint64_t kSpareMaxPermille = 40;
+inline constexpr uint64_t kSpareMaxPermille = 35;
 // Freeing goes this far beyond, so that it is not done for every chunk.
 inline constexpr uint64_t kSpareMorePermille = 5;
 // Rounds above the quota after which hosts below their share free too.
 inline constexpr uint32_t kPatientRounds = 3;
 
-// append_bytes: of the largest append, which must fit into every host's part.
-inline uint64_t SpareBytes(const Usage& usage, uint64_t written_per_round, uint64_t append_bytes) {
+// What a host writes is unseen by others for so many of their rounds: its heartbeat and their poll come
+// first, and one of them may be late.
+inline constexpr uint64_t kUnseenRounds = 3;
+
+// Into so many parts free space is cut, one of which a host may fill in a round: all hosts together fill no
+// more than there is, though for some rounds none sees what the others do.
+inline uint64_t RoomParts(const Usage& usage) { return usage.hosts <= 1 ? 1 : usage.hosts * kUnseenRounds; }
+
+// append_bytes: of the largest append, which must fit into a part.
+inline uint64_t SpareBytes(const Usage& usage, uint64_t wanted_per_round, uint64_t append_bytes) {
+  const uint64_t parts = RoomParts(usage);
   const uint64_t least = std::max(usage.quota_bytes / 1000 * kSpareMinPermille,
-                                  std::min(2 * append_bytes * usage.hosts, usage.quota_bytes / 4));
+                                  std::min((parts + 1) * append_bytes, usage.quota_bytes / 2));
   const uint64_t most = usage.quota_bytes / 1000 * kSpareMaxPermille;
-  return std::clamp(written_per_round * usage.hosts, least, std::max(least, most));
+  return std::clamp(wanted_per_round * parts, least, std::max(least, most));
 }
 
 // What this host is to free now. rounds_over: for so many rounds more was used than is allowed.
@@ -46,11 +55,11 @@ inline uint64_t BytesToFree(const Usage& usage, uint64_t spare_bytes, uint32_t r
   return std::min(bytes, usage.own_bytes);
 }
 
-// What this host may append until the next round: its part of what is free now.
+// What this host may append until the next round: a part of what is free now.
 inline int64_t RoomBytes(const Usage& usage) {
   if (usage.quota_bytes == 0) return INT64_MAX;
   if (usage.total_bytes >= usage.quota_bytes) return 0;
-  return static_cast<int64_t>((usage.quota_bytes - usage.total_bytes) / std::max(usage.hosts, 1u));
+  return static_cast<int64_t>((usage.quota_bytes - usage.total_bytes) / RoomParts(usage));
 }
 
 }  // namespace tpu_sync_native
