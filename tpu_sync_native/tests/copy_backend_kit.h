@@ -70,7 +70,7 @@ inline void CheckMovesExactly(const BackendKit& kit, uint64_t seed) {
     std::copy_n(on_device.begin() + (extent.device - memory.address), extent.bytes,
                 expected.begin() + (extent.arena - arena.data()));
   }
-  CHECK(backend->Copy(CopyDirection::kStore, extents));
+  CHECK(backend->Copy(CopyDirection::kStore, extents, nullptr));
   CHECK(arena == expected);
   CHECK(memory.read() == on_device);
 
@@ -81,14 +81,14 @@ inline void CheckMovesExactly(const BackendKit& kit, uint64_t seed) {
     std::copy_n(fresh.begin() + (extent.arena - arena.data()), extent.bytes,
                 expected.begin() + (extent.device - memory.address));
   }
-  CHECK(backend->Copy(CopyDirection::kLoad, extents));
+  CHECK(backend->Copy(CopyDirection::kLoad, extents, nullptr));
   CHECK(memory.read() == expected);
   CHECK(arena == fresh);
 }
 
 inline void CheckNothingToDo(const BackendKit& kit) {
-  CHECK(kit.make_backend()->Copy(CopyDirection::kStore, {}));
-  CHECK(kit.make_backend()->Copy(CopyDirection::kLoad, {}));
+  CHECK(kit.make_backend()->Copy(CopyDirection::kStore, {}, nullptr));
+  CHECK(kit.make_backend()->Copy(CopyDirection::kLoad, {}, nullptr));
 }
 
 inline void CheckNamesItself(const BackendKit& kit) {

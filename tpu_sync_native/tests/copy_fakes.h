@@ -20,8 +20,8 @@ class GatedBackend final : public CopyBackend {
  public:
   const CopyCapabilities& capabilities() const override { return host_->capabilities(); }
 
-  bool Copy(CopyDirection direction, std::span<const CopyExtent> extents) override {
-    const bool moved = host_->Copy(direction, extents);
+  bool Copy(CopyDirection direction, std::span<const CopyExtent> extents, const CopyHold* hold) override {
+    const bool moved = host_->Copy(direction, extents, hold);
     std::unique_lock lock(mutex_);
     batches_.push_back(direction);
     changed_.notify_all();

@@ -64,6 +64,10 @@ class SlotGuard {
   virtual bool Abandoned() const { return false; }
 };
 
+// Where device memory has no addresses that last, a device address is a buffer's ordinal (as of
+// CopyRequest::buffers) shifted by this, plus an offset in bytes.
+inline constexpr unsigned kDeviceBufferShift = 44;
+
 // One tensor's blocks: block b lies at address + b * stride_bytes and is page_bytes long.
 struct CopyRegion {
   uint64_t address = 0;  // in the backend's address space; for the host backend a pointer
@@ -91,6 +95,9 @@ struct CopyRequest {
   std::span<const uint32_t> slots;
   std::span<const uint32_t> generations;
   std::span<const uint64_t> offsets;  // bytes into the arena
+  // With capabilities.buffers: what the device's runtime calls each buffer at this moment, by ordinal. Held
+  // until the job ends.
+  std::span<const uint64_t> buffers = {};
 };
 
 struct CopyCompletion {
@@ -112,10 +119,18 @@ struct CopyCounters {
 // What a backend can do; true means more. A caller asks instead of knowing names.
 struct CopyCapabilities {
   std::string name;
-  std::string kernel;            // what moves large extents
-  uint64_t alignment_bytes = 1;  // of device addresses and lengths
-  uint64_t piece_bytes_max = 0;  // larger pieces would delay what queues behind them; 0: no limit
-  bool plain_memory = false;     // device addresses are pointers of this process
+  std::string kernel;               // what moves large extents
+  uint64_t alignment_bytes = 1;     // of device addresses and lengths
+  uint64_t piece_bytes_max = 0;     // larger pieces would delay what queues behind them; 0: no limit
+  uint64_t inflight_bytes_max = 0;  // given to the device at once, all threads together; 0: no limit
+  bool plain_memory = false;        // device addresses are pointers of this process
+  bool buffers = false;             // device addresses name a buffer and an offset (kDeviceBufferShift)
+  // A step may put another buffer in a buffer's place, and what is written into the old one is lost: loads
+  // are copied between steps only (LoadWindow).
+  bool replaces_buffers = false;
+  // Copies and launches pass one queue of the device in order: a copy that was given to it is done before
+  // whatever is launched later.
+  bool in_order_queue = false;
 };
 
 class CopyBackend;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -13,9 +14,21 @@
 namespace tpu_sync_native {
 
 struct CopyExtent {
-  uint64_t device;  // address in the backend's address space
+  uint64_t
+      device;  // address in the backend's address space; with capabilities.buffers see kDeviceBufferShift
   uint8_t* arena;
   uint64_t bytes;
+};
+
+// The device's buffers of one moment, which stay alive and where they are until the hold is gone.
+class CopyHold {
+ public:
+  virtual ~CopyHold() = default;
+  // Whether everything that the engine had given to the device before the hold was taken, and that writes
+  // these buffers, is done: the fence of a store.
+  virtual bool Ready() const { return true; }
+  // Calls `ready` once as soon as it is: at once, or on a thread of the runtime, which must not be kept.
+  virtual void OnReady(std::function<void()> ready) { ready(); }
 };
 
 class CopyBackend {
@@ -25,9 +38,13 @@ class CopyBackend {
   // Called once before the first copy: device runtimes pin the arena here. False: the backend cannot use it.
   // The default needs nothing.
   virtual bool RegisterArena(uint8_t* arena, uint64_t bytes);
+  // With capabilities.buffers: takes hold of these, as the runtime calls them. On the thread of whoever owns
+  // the tensors. Null: one of them cannot be used (gone, failed, of another device).
+  virtual std::shared_ptr<CopyHold> Hold(std::span<const uint64_t> buffers);
   // Moves every extent and returns when the last byte has landed and is visible to other threads and
-  // processes. Extents do not overlap. False when the device failed; what was moved is then unknown.
-  virtual bool Copy(CopyDirection direction, std::span<const CopyExtent> extents) = 0;
+  // processes. Extents do not overlap. False when the device failed; what was moved is then unknown. `hold`
+  // is of this backend and ready; null without capabilities.buffers.
+  virtual bool Copy(CopyDirection direction, std::span<const CopyExtent> extents, const CopyHold* hold) = 0;
 };
 
 // Plain memory of this process: the reference, always built.

@@ -7,6 +7,7 @@
 namespace tpu_sync_native {
 
 bool CopyBackend::RegisterArena(uint8_t*, uint64_t) { return true; }
+std::shared_ptr<CopyHold> CopyBackend::Hold(std::span<const uint64_t>) { return nullptr; }
 
 namespace {
 
@@ -32,7 +33,7 @@ class HostBackend final : public CopyBackend {
 
   const CopyCapabilities& capabilities() const override { return capabilities_; }
 
-  bool Copy(CopyDirection direction, std::span<const CopyExtent> extents) override {
+  bool Copy(CopyDirection direction, std::span<const CopyExtent> extents, const CopyHold*) override {
     for (size_t i = 0; i < extents.size(); ++i) {
       const CopyExtent& extent = extents[i];
       if (i + 1 < extents.size()) PrefetchStart(direction, extents[i + 1]);

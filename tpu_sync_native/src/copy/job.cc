@@ -178,7 +178,7 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& wit
   const auto flush = [&] {
     if (scratch->empty()) return;
     extents += scratch->view().size();
-    moved = with.backend->Copy(direction_, scratch->view()) && moved;
+    moved = with.backend->Copy(direction_, scratch->view(), nullptr) && moved;
     scratch->clear();
   };
   const auto add = [&](uint64_t device, uint8_t* target, uint64_t bytes) {
