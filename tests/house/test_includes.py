@@ -19,6 +19,7 @@ BELOW = {
     "ring": {"base", "store"},
     "client": {"base", "index", "catalog", "store", "ring"},
     "copy": {"base"},
+    "pjrt": {"base", "copy"},
     "fs": {"base"},
     "segment": {"base", "fs"},
     "storage": {"base", "arena", "index", "slots", "policy", "store", "catalog", "segment", "fs"},

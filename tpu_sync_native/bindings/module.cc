@@ -48,6 +48,7 @@ PYBIND11_MODULE(_core, module) {
   BindStore(module);
   BindSession(module);
   BindCatalog(module);
+  BindDevices(module);
   BindCopyEngine(module);
   BindFiles(module);
   BindStorage(module);

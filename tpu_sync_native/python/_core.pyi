@@ -158,6 +158,35 @@ class Session:
     def close(self) -> None:
         """The same as mark_lost; posts nothing (see drained). The maps go when the last view does."""
 
+class CopyBackend:
+    """What moves the bytes of one kind of device; made by the functions below, given to a CopyEngine."""
+
+    def last_error(self) -> str:
+        """Why it failed the last time, empty when it never has."""
+
+def host_backend() -> CopyBackend:
+    """Plain memory of this process."""
+
+def pjrt_backend(
+    library: str = "",
+    *,
+    api: int = 0,
+    client: int = 0,
+    dma_map: bool = True,
+    in_order_queue: bool | None = None,
+    alignment_bytes: int = 0,
+    piece_bytes_max: int = 16 * 2**20,
+    inflight_bytes_max: int = 64 * 2**20,
+) -> CopyBackend:
+    """Buffers behind a PJRT plugin: `library` is its path, or `api` what its GetPjrtApi answered here.
+
+    With `client` (PJRT_Client*) the arena is mapped for direct access where the plugin can, unless dma_map
+    is off, and a TPU is known by its name: in_order_queue None and alignment_bytes 0 mean what fits.
+    RuntimeError: the plugin cannot be loaded, has an unknown version, or lacks the RawBuffer extension."""
+
+def pjrt_abi() -> dict[str, Any]:
+    """The binary interface as this build declares it, for tests: structs, slots, extension types."""
+
 class CopyEngine:
     """Copies between device blocks and arena slots on its own threads (host backend: plain memory)."""
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "tpu_sync_native/copy_engine.h"
 
@@ -45,6 +46,8 @@ class CopyBackend {
   // processes. Extents do not overlap. False when the device failed; what was moved is then unknown. `hold`
   // is of this backend and ready; null without capabilities.buffers.
   virtual bool Copy(CopyDirection direction, std::span<const CopyExtent> extents, const CopyHold* hold) = 0;
+  // Why Hold or Copy failed the last time, for people; empty when none has.
+  virtual std::string last_error() const { return {}; }
 };
 
 // Plain memory of this process: the reference, always built.
