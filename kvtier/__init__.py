@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvtier.client.client import Client
+    from kvtier.client.devices import CudaDevice, Device, HostDevice, PjrtDevice
     from kvtier.client.leases import ReadLease, WriteLease
     from kvtier.client.namespace import Namespace
     from kvtier.client.values import Grant, Hit, SlotGrants, SlotLease
@@ -39,10 +40,13 @@ _HOME = {
     "Client": "kvtier.client.client",
     "ConfigError": "kvtier.errors",
     "CopyEngine": "kvtier.io.native",
+    "CudaDevice": "kvtier.client.devices",
     "DaemonUnavailable": "kvtier.errors",
+    "Device": "kvtier.client.devices",
     "Draining": "kvtier.errors",
     "Grant": "kvtier.client.values",
     "Hit": "kvtier.client.values",
+    "HostDevice": "kvtier.client.devices",
     "InternalError": "kvtier.errors",
     "InvalidArgument": "kvtier.errors",
     "KVTierError": "kvtier.errors",
@@ -51,6 +55,7 @@ _HOME = {
     "Namespace": "kvtier.client.namespace",
     "NamespaceMismatch": "kvtier.errors",
     "PermissionRefused": "kvtier.errors",
+    "PjrtDevice": "kvtier.client.devices",
     "ProtocolMismatch": "kvtier.errors",
     "ReadLease": "kvtier.client.leases",
     "SlotGrants": "kvtier.client.values",
@@ -64,10 +69,13 @@ __all__ = [
     "Client",
     "ConfigError",
     "CopyEngine",
+    "CudaDevice",
     "DaemonUnavailable",
+    "Device",
     "Draining",
     "Grant",
     "Hit",
+    "HostDevice",
     "InternalError",
     "InvalidArgument",
     "KVTierError",
@@ -76,6 +84,7 @@ __all__ = [
     "Namespace",
     "NamespaceMismatch",
     "PermissionRefused",
+    "PjrtDevice",
     "ProtocolMismatch",
     "ReadLease",
     "SlotGrants",

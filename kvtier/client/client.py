@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from kvtier.client.devices import Device, HostDevice
 from kvtier.client.namespace import Namespace
 from kvtier.client.session import Keeper
 
@@ -104,15 +105,20 @@ class Client:
         """
         return self._keeper.open_namespace(fingerprint, chunk_bytes, label)
 
-    def copy_engine(self, threads: int = 0, *, load_deadline_ms: int = 10_000) -> "CopyEngine":
+    def copy_engine(
+        self, threads: int = 0, *, load_deadline_ms: int = 10_000, device: Device | None = None
+    ) -> "CopyEngine":
         """A native copy engine on the arena of the present attachment; 0 threads: half the cores, 1 to 4.
+
+        device: where the engine's tensors are; None: plain memory of this process.
 
         A load waits `load_deadline_ms` at most for chunks on their way from storage, which are lost then.
 
         It stays usable (its mapping lives on) when the daemon is lost, but serves that arena only: make
-        another in `on_attach`. Raises DaemonUnavailable while not attached.
+        another in `on_attach`. Raises DaemonUnavailable while not attached, InvalidArgument when the device
+        cannot be had.
         """
-        return self._keeper.copy_engine(threads, load_deadline_ms)
+        return self._keeper.copy_engine(threads, load_deadline_ms, device or HostDevice())
 
     def stats(self) -> dict[str, Any]:
         """The daemon's statistics, as `kvtier stats --json` prints them."""

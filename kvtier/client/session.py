@@ -25,6 +25,7 @@ from kvtier.client.alarm import Alarm
 from kvtier.client.attach import Attachment, attach
 from kvtier.client.backoff import Backoff
 from kvtier.client.channel import ControlChannel
+from kvtier.client.devices import Device, native_backend
 from kvtier.client.namespace import Namespace
 from kvtier.client.values import SlotLease
 from kvtier.client.writes import OpenWrites
@@ -215,13 +216,16 @@ class Keeper:
             newer.open_namespace(self.control(), ns)  # attached between the two looks
         return ns
 
-    def copy_engine(self, threads: int, load_deadline_ms: int) -> native.CopyEngine:
+    def copy_engine(self, threads: int, load_deadline_ms: int, device: Device) -> native.CopyEngine:
         """See `Client.copy_engine`."""
         attachment = self.attachment
         if attachment is None:
             raise self._unavailable()
+        backend = native_backend(device)
         attachment.copies = True
-        return native.CopyEngine(attachment.session, threads=threads, ready_deadline_ms=load_deadline_ms)
+        return native.CopyEngine(
+            attachment.session, threads=threads, ready_deadline_ms=load_deadline_ms, backend=backend
+        )
 
     def bound(self, id: bytes) -> tuple[Attachment, int]:
         """The present attachment and the namespace's index in it; raises when there is none."""

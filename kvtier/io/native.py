@@ -2,6 +2,7 @@
 
 from tpu_sync_native import (
     POLICIES,
+    CopyBackend,
     CopyEngine,
     DaemonLost,
     Files,
@@ -19,6 +20,8 @@ from tpu_sync_native import (
     crc32c_kernel,
     decode_payload,
     encode_payload,
+    host_backend,
+    pjrt_backend,
     read_index,
     read_lease,
     ring_bytes,
@@ -27,6 +30,7 @@ from tpu_sync_native import (
 
 __all__ = [
     "POLICIES",
+    "CopyBackend",
     "CopyEngine",
     "DaemonLost",
     "Files",
@@ -44,6 +48,8 @@ __all__ = [
     "crc32c_kernel",
     "decode_payload",
     "encode_payload",
+    "host_backend",
+    "pjrt_backend",
     "read_index",
     "read_lease",
     "ring_bytes",

@@ -90,6 +90,14 @@ def test_a_wait_keeps_its_deadline(plain: Plain) -> None:
     assert engine.pending() == 0
 
 
+def test_plain_memory_needs_no_load_window(plain: Plain) -> None:
+    engine, layout, _ = plain
+    submit_all(engine, layout, 1, "load")
+    assert engine.load_window([], 0.0)
+    assert engine.wait([1], LONG_S)
+    assert engine.counters()["load_windows"] == 0
+
+
 def test_a_job_in_flight_is_not_submitted_twice(plain: Plain) -> None:
     engine, layout, _ = plain
     for job in range(20):
@@ -124,6 +132,8 @@ def test_a_job_in_flight_is_not_submitted_twice(plain: Plain) -> None:
         ({"refs": ([], [], [])}, "block_positions has 0"),
         ({"refs": (1, 2)}, "refs must be"),
         ({"direction": "sideways"}, "direction is 'sideways'"),
+        ({"buffers": [1, 2]}, "backend host has none"),
+        ({"buffers": "two"}, "buffers does not hold integers"),
     ],
 )
 def test_bad_input_is_a_value_error(plain: Plain, changes: dict[str, Any], message: str) -> None:

@@ -17,6 +17,7 @@
 #include "client/arena_map.h"
 #include "client/index_guard.h"
 #include "copy/reference.h"
+#include "devices.h"
 #include "gil.h"
 
 namespace py = pybind11;
@@ -75,8 +76,9 @@ std::shared_ptr<const ArenaMap> MapsOf(const py::object& session) {
 class PyCopyEngine {
  public:
   PyCopyEngine(const py::object& session, int threads, const std::optional<py::memoryview>& arena,
-               uint64_t ready_deadline_ms) {
+               uint64_t ready_deadline_ms, std::shared_ptr<CopyBackend> backend) {
     CopyEngineOptions options;
+    options.backend = std::move(backend);
     options.threads = threads;
     options.ready_deadline_ms = ready_deadline_ms;
     if (!session.is_none()) {
@@ -111,7 +113,7 @@ class PyCopyEngine {
 
   void Submit(uint64_t job, const std::string& direction, const py::object& layouts,
               const py::object& group_sizes, const py::object& block_ids, const py::object& block_positions,
-              const py::object& refs) {
+              const py::object& refs, const py::object& buffers) {
     py::object slots_object, generations_object, offsets_object;
     if (py::isinstance<py::tuple>(refs)) {
       const auto parts = py::reinterpret_borrow<py::tuple>(refs);
@@ -138,8 +140,20 @@ class PyCopyEngine {
     request.slots = slots.view();
     request.generations = generations.view();
     request.offsets = offsets.view();
+    if (!buffers.is_none()) {
+      // The device's runtime is asked for them, and may have threads that want the GIL.
+      const Integers<uint64_t> handles(buffers, "buffers");
+      request.buffers = handles.view();
+      return WithoutGil([&] { engine_->Submit(request); });
+    }
     if (request.block_ids.size() <= kSubmitBlocksWithGilMax) return engine_->Submit(request);
     WithoutGil([&] { engine_->Submit(request); });
+  }
+
+  bool LoadWindow(const py::object& buffers, double seconds) {
+    if (!engine_->LoadsAwaitWindow()) return true;
+    const Integers<uint64_t> handles(buffers, "buffers");
+    return WithoutGil([&] { return engine_->LoadWindow(handles.view(), seconds); });
   }
 
   py::list Poll() {
@@ -170,21 +184,16 @@ class PyCopyEngine {
     counters["load_bytes"] = totals.load_bytes;
     counters["failed_jobs"] = totals.failed_jobs;
     counters["load_waits"] = totals.load_waits;
+    counters["fence_waits"] = totals.fence_waits;
+    counters["refused_holds"] = totals.refused_holds;
+    counters["load_windows"] = totals.load_windows;
+    counters["late_windows"] = totals.late_windows;
     counters["extents"] = totals.extents;
     counters["cpu_ns"] = totals.cpu_ns;
     return counters;
   }
 
-  py::dict Capabilities() const {
-    const CopyCapabilities& can = engine_->capabilities();
-    py::dict capabilities;
-    capabilities["name"] = can.name;
-    capabilities["kernel"] = can.kernel;
-    capabilities["alignment_bytes"] = can.alignment_bytes;
-    capabilities["piece_bytes_max"] = can.piece_bytes_max;
-    capabilities["plain_memory"] = can.plain_memory;
-    return capabilities;
-  }
+  py::dict Capabilities() const { return CapabilitiesDict(engine_->capabilities()); }
 
   void Close() {
     WithoutGil([&] { engine_->Close(); });
@@ -212,13 +221,15 @@ py::tuple Reference(const py::object& extents, const std::string& method, int th
 
 void BindCopyEngine(py::module_& module) {
   py::class_<PyCopyEngine>(module, "CopyEngine")
-      .def(py::init<py::object, int, std::optional<py::memoryview>, uint64_t>(), py::arg("session"),
-           py::kw_only(), py::arg("threads") = 0, py::arg("arena") = py::none(),
-           py::arg("ready_deadline_ms") = 10'000)
+      .def(py::init<py::object, int, std::optional<py::memoryview>, uint64_t, std::shared_ptr<CopyBackend>>(),
+           py::arg("session"), py::kw_only(), py::arg("threads") = 0, py::arg("arena") = py::none(),
+           py::arg("ready_deadline_ms") = 10'000, py::arg("backend") = py::none())
       .def("add_layout", &PyCopyEngine::AddLayout, py::arg("regions"), py::arg("num_blocks"),
            py::arg("blocks_per_chunk"), py::arg("chunk_offset") = 0)
       .def("submit", &PyCopyEngine::Submit, py::arg("job"), py::arg("direction"), py::arg("layouts"),
-           py::arg("group_sizes"), py::arg("block_ids"), py::arg("block_positions"), py::arg("refs"))
+           py::arg("group_sizes"), py::arg("block_ids"), py::arg("block_positions"), py::arg("refs"),
+           py::arg("buffers") = py::none())
+      .def("load_window", &PyCopyEngine::LoadWindow, py::arg("buffers"), py::arg("seconds"))
       .def("poll", &PyCopyEngine::Poll)
       .def("wait", &PyCopyEngine::Wait, py::arg("jobs"), py::arg("timeout_s"))
       .def("pending", &PyCopyEngine::Pending)

@@ -1,4 +1,6 @@
 // The backends as Python sees them: opaque values that a CopyEngine takes. One function per backend.
+#include "devices.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -55,8 +57,24 @@ py::dict PjrtAbi() {
 
 }  // namespace
 
+py::dict CapabilitiesDict(const CopyCapabilities& can) {
+  py::dict capabilities;
+  capabilities["name"] = can.name;
+  capabilities["kernel"] = can.kernel;
+  capabilities["alignment_bytes"] = can.alignment_bytes;
+  capabilities["piece_bytes_max"] = can.piece_bytes_max;
+  capabilities["inflight_bytes_max"] = can.inflight_bytes_max;
+  capabilities["plain_memory"] = can.plain_memory;
+  capabilities["buffers"] = can.buffers;
+  capabilities["replaces_buffers"] = can.replaces_buffers;
+  capabilities["in_order_queue"] = can.in_order_queue;
+  return capabilities;
+}
+
 void BindDevices(py::module_& module) {
   py::class_<CopyBackend, std::shared_ptr<CopyBackend>>(module, "CopyBackend")
+      .def("capabilities",
+           [](const CopyBackend& backend) { return CapabilitiesDict(backend.capabilities()); })
       .def("last_error", &CopyBackend::last_error);
   module.def("host_backend", &MakeHostBackend);
   const PjrtOptions pjrt;

@@ -161,11 +161,14 @@ class Session:
 class CopyBackend:
     """What moves the bytes of one kind of device; made by the functions below, given to a CopyEngine."""
 
+    def capabilities(self) -> dict[str, Any]:
+        """name, kernel (what moves large extents), alignment_bytes, piece_bytes_max and inflight_bytes_max
+        (0: no limit), plain_memory, buffers, replaces_buffers, in_order_queue: see copy_engine.h."""
     def last_error(self) -> str:
         """Why it failed the last time, empty when it never has."""
 
 def host_backend() -> CopyBackend:
-    """Plain memory of this process."""
+    """Plain memory of this process: device addresses are pointers."""
 
 def pjrt_backend(
     library: str = "",
@@ -197,13 +200,17 @@ class CopyEngine:
         threads: int = 0,
         arena: memoryview | None = None,
         ready_deadline_ms: int = 10_000,
+        backend: CopyBackend | None = None,  # None: host_backend()
     ) -> None:
         """The arena is the session's (or `arena`, for tests and benchmarks).
 
-        threads 0: half the cores, 1 to 4. A load waits so long at most for its next chunk from storage."""
+        threads 0: half the cores, 1 to 4. A job waits so long at most for its next chunk from storage, for
+        what the device still does with its buffers, and for a load window."""
     def add_layout(
         self,
-        regions: Sequence[tuple[int, int, int]],  # (address of block 0, bytes between blocks, page bytes)
+        # (address of block 0, bytes between blocks, page bytes). Where the backend has buffers, an address is
+        # (ordinal of the buffer << 44) + offset.
+        regions: Sequence[tuple[int, int, int]],
         num_blocks: int,
         blocks_per_chunk: int,
         chunk_offset: int = 0,  # where this worker's part starts in a slot
@@ -223,14 +230,24 @@ class CopyEngine:
         # slots, generations and offsets of this job.
         block_positions: npt.NDArray[np.int64],
         refs: SlotRefs | tuple[U32, U32, U64],
+        buffers: npt.NDArray[np.uint64] | Sequence[int] | None = None,
     ) -> None:
         """One job. It fails when a slot's generation is not that of refs before or after its copy.
+
+        buffers: where the backend has buffers, what its runtime calls each of them now, by ordinal; they are
+        held until the job has ended. A job whose buffers are gone fails, and is reported as any other. Loads
+        need none where the device replaces buffers: they are copied in load windows.
 
         A load may name slots whose chunks are still on their way: it is copied as they arrive, in order, and
         what is pending when it has waited ready_deadline_ms for its next chunk is lost.
 
         ValueError for what is out of bounds and for a job still in flight: nothing was queued. RuntimeError
         when closed or in a forked child."""
+    def load_window(self, buffers: npt.NDArray[np.uint64] | Sequence[int], seconds: float) -> bool:
+        """Copy what can be copied of the loads into these buffers, for at most so long (GIL released).
+
+        For devices that replace buffers, between two steps; on others, and when no load waits, it returns at
+        once. True: no load is left that could go on. ValueError when a layout does not fit the buffers."""
     def poll(self) -> list[tuple[int, bool, int, float, int]]:
         """Finished jobs since the last call: (job, ok, bytes, seconds, leading chunks that were valid)."""
     def wait(self, jobs: Sequence[int], timeout_s: float) -> bool:
@@ -238,9 +255,13 @@ class CopyEngine:
     def pending(self) -> int: ...
     def counters(self) -> dict[str, int]:
         """store_jobs, store_bytes, load_jobs, load_bytes, failed_jobs, extents (after coalescing), cpu_ns;
-        load_waits: times a load waited for its next chunk on its way from storage."""
+        load_waits: times a load waited for its next chunk on its way from storage;
+        fence_waits: jobs that waited for the device;
+        refused_holds: jobs and windows whose buffers were gone;
+        load_windows: those that were opened;
+        late_windows: those whose loads failed because a piece did not land in time."""
     def capabilities(self) -> dict[str, Any]:
-        """Of the backend: name, kernel, alignment_bytes, piece_bytes_max (0: no limit), plain_memory."""
+        """Of the backend, see CopyBackend."""
     def copy(self, extents: npt.NDArray[np.uint64]) -> None:
         """Copy (source address, target address, length) rows and wait; for benchmarks and tests."""
     def close(self) -> None:

@@ -23,6 +23,10 @@
 // which a load has waited ready_deadline_ms is lost, and so is what is pending behind it; a load of which
 // some chunk comes in time goes on, however long all of it takes.
 //
+// On a device whose buffers move (CopyCapabilities), a job holds the buffers that Submit names. It is copied
+// when what the device does with them is done; nobody waits for that, and others pass it. Where a step puts
+// another buffer in a buffer's place, loads go on in load windows only.
+//
 // Threads: every method is thread-safe. A forked child must not use its parent's engine (usable_here()).
 #pragma once
 
@@ -96,7 +100,7 @@ struct CopyRequest {
   std::span<const uint32_t> generations;
   std::span<const uint64_t> offsets;  // bytes into the arena
   // With capabilities.buffers: what the device's runtime calls each buffer at this moment, by ordinal. Held
-  // until the job ends.
+  // until the job ends, which is before it is reported. Loads that are copied in load windows need none.
   std::span<const uint64_t> buffers = {};
 };
 
@@ -111,9 +115,13 @@ struct CopyCompletion {
 struct CopyCounters {
   uint64_t store_jobs, store_bytes, load_jobs, load_bytes;
   uint64_t failed_jobs;
-  uint64_t load_waits;  // times a load had to wait for its next chunk
-  uint64_t extents;     // after coalescing
-  uint64_t cpu_ns;      // of the engine's threads
+  uint64_t load_waits;     // times a load had to wait for its next chunk
+  uint64_t fence_waits;    // jobs that had to wait for what the device was doing
+  uint64_t refused_holds;  // buffers that the device did not know any more
+  uint64_t load_windows;   // that were opened
+  uint64_t late_windows;   // whose pieces did not land in time: their loads failed
+  uint64_t extents;        // after coalescing
+  uint64_t cpu_ns;         // of the engine's threads
 };
 
 // What a backend can do; true means more. A caller asks instead of knowing names.
@@ -142,8 +150,11 @@ struct CopyEngineOptions {
   // Null: every slot counts as unchanged and as large as it must be (tests and benchmarks on plain memory).
   std::shared_ptr<const SlotGuard> guard = nullptr;
   std::shared_ptr<CopyBackend> backend = nullptr;  // null: the host backend
-  // A load that has waited so long for its next chunk loses what is pending.
+  // A load that has waited so long for its next chunk loses what is pending. A job that has waited so long
+  // for its fence fails, and a load that no window has come for loses what is not copied.
   uint64_t ready_deadline_ms = 10'000;
+  // How long a load window waits, when its time is over, for the pieces under way.
+  uint64_t landing_deadline_ms = 2'000;
 };
 
 class CopyEngine {
@@ -162,6 +173,17 @@ class CopyEngine {
   // out of bounds, a layout larger than the chunk of a slot) and std::runtime_error after Close or in a
   // forked child; then nothing was queued.
   void Submit(const CopyRequest& request);
+  // With capabilities.replaces_buffers: copies what can be copied of the loads into the buffers as they are
+  // now, for at most so long; called between two steps by whoever owns the tensors. The time includes the
+  // wait for what the device still does with these buffers; at least one piece is copied when that has come
+  // to an end. True: no load is left that could go on. False: there is, or the buffers could not be had in
+  // time. Returns when all that was begun has landed; a load of which a piece has not landed
+  // landing_deadline_ms after the window's time has failed, and is reported when nothing of it can land any
+  // more. Throws std::invalid_argument when a layout's blocks do not lie in the buffers. One atomic load when
+  // no load waits, and on any other device, whose loads need no window.
+  bool LoadWindow(std::span<const uint64_t> buffers, double seconds);
+  // Whether LoadWindow would have something to do.
+  bool LoadsAwaitWindow() const;
   // Finished jobs since the last call. One atomic load when there is none.
   std::vector<CopyCompletion> Poll();
   // Until none of these jobs is in flight; false when the time is over first. They are still reported by
@@ -176,8 +198,8 @@ class CopyEngine {
   const CopyCapabilities& capabilities() const;
   // False in a forked child.
   bool usable_here() const;
-  // Finishes what was submitted and joins the threads; a load does not wait for pending chunks any more.
-  // Idempotent.
+  // Finishes what was submitted and joins the threads; nothing waits any more for pending chunks, a fence or
+  // a load window. Idempotent.
   void Close();
 
  private:

@@ -21,14 +21,18 @@ struct CopyExtent {
   uint64_t bytes;
 };
 
-// The device's buffers of one moment, which stay alive and where they are until the hold is gone.
+// The device's buffers of one moment, which stay alive and where they are until the hold is gone. It goes on
+// any thread, never on the runtime's within OnReady's call.
 class CopyHold {
  public:
   virtual ~CopyHold() = default;
+  // Of the buffer with this ordinal; 0 where there is none. No extent that reaches beyond it comes to Copy.
+  virtual uint64_t BufferBytes(uint64_t ordinal) const = 0;
   // Whether everything that the engine had given to the device before the hold was taken, and that writes
-  // these buffers, is done: the fence of a store.
+  // these buffers, is done: the fence of a store. Done includes failed; then the copies fail.
   virtual bool Ready() const { return true; }
-  // Calls `ready` once as soon as it is: at once, or on a thread of the runtime, which must not be kept.
+  // Calls `ready` once as soon as it is: at once, or on a thread of the runtime, which must not be kept. When
+  // the hold is gone before, the call may still come, or never.
   virtual void OnReady(std::function<void()> ready) { ready(); }
 };
 
@@ -39,6 +43,8 @@ class CopyBackend {
   // Called once before the first copy: device runtimes pin the arena here. False: the backend cannot use it.
   // The default needs nothing.
   virtual bool RegisterArena(uint8_t* arena, uint64_t bytes);
+  // Called once after the last copy; the memory may go after it.
+  virtual void UnregisterArena(uint8_t* arena, uint64_t bytes);
   // With capabilities.buffers: takes hold of these, as the runtime calls them. On the thread of whoever owns
   // the tensors. Null: one of them cannot be used (gone, failed, of another device).
   virtual std::shared_ptr<CopyHold> Hold(std::span<const uint64_t> buffers);

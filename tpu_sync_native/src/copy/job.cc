@@ -166,19 +166,33 @@ void CopyJob::LosePending() {
   }
 }
 
+void CopyJob::LoseRest() {
+  if (next_byte == bytes_) return;
+  for (size_t i = FirstRun(next_byte); i < runs_.size(); ++i) MarkInvalid(runs_[i].chunk);
+  bytes_left -= bytes_ - next_byte;
+  next_byte = bytes_;
+}
+
+void CopyJob::LoseAll() {
+  for (uint32_t i = 0; i < chunks_.size(); ++i) MarkInvalid(i);
+  LoseRest();
+}
+
 bool CopyJob::StillValid(uint32_t chunk, const SlotGuard* guard) const {
   if (invalid_[chunk].load(std::memory_order_relaxed)) return false;
   return guard == nullptr || guard->Unchanged(chunks_[chunk].slot, chunks_[chunk].generation, direction_);
 }
 
-uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with) {
+uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with, const CopyHold* hold) {
   ExtentList* const scratch = with.scratch;
   uint64_t extents = 0;
   bool moved = true;
   const auto flush = [&] {
     if (scratch->empty()) return;
     extents += scratch->view().size();
-    moved = with.backend->Copy(direction_, scratch->view(), nullptr) && moved;
+    const auto inside = [&](const CopyExtent& extent) { return hold == nullptr || InBuffer(extent, *hold); };
+    moved = moved && std::ranges::all_of(scratch->view(), inside) &&
+            with.backend->Copy(direction_, scratch->view(), hold);
     scratch->clear();
   };
   const auto add = [&](uint64_t device, uint8_t* target, uint64_t bytes) {

@@ -39,8 +39,11 @@ class CopyJob {
   CopyDirection direction() const { return direction_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Copies the bytes [begin, end). Returns how many extents that took.
-  uint64_t CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with);
+  const LayoutList& layouts() const { return layouts_; }  // one per group
+
+  // Copies the bytes [begin, end), with a hold where the backend has buffers. Returns how many extents that
+  // took.
+  uint64_t CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with, const CopyHold* hold);
   // After the last piece.
   CopyCompletion Finish() const;
 
@@ -51,8 +54,14 @@ class CopyJob {
   uint64_t AdvanceReady(const SlotGuard* guard);
   // What is pending never becomes ready.
   void LosePending();
-  uint64_t ready_deadline_ns = UINT64_MAX;  // of the steady clock
-  uint64_t order = 0;                       // of submission
+  // No more pieces of it are taken: their chunks are lost.
+  void LoseRest();
+  // The same, and what was copied counts for nothing.
+  void LoseAll();
+  // Of the steady clock: when its wait for a chunk, its fence or a load window is over.
+  uint64_t ready_deadline_ns = UINT64_MAX;
+  std::shared_ptr<CopyHold> hold;  // from Submit until it is finished; null: needs none
+  uint64_t order = 0;              // of submission
   uint64_t next_byte = 0;
   uint64_t piece_bytes = 0;
   uint64_t bytes_left = 0;

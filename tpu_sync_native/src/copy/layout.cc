@@ -36,8 +36,12 @@ void CheckRegion(size_t index, const CopyRegion& region, uint64_t num_blocks,
     Refuse(name + " is not aligned to " + std::to_string(alignment) + " bytes, which backend " +
            capabilities.name + " needs");
   }
-  AddChecked(region.address, MultiplyChecked(num_blocks, region.stride_bytes, "num_blocks * stride_bytes"),
-             "address + num_blocks * stride_bytes");
+  const uint64_t end = AddChecked(
+      region.address, MultiplyChecked(num_blocks, region.stride_bytes, "num_blocks * stride_bytes"),
+      "address + num_blocks * stride_bytes");
+  if (capabilities.buffers && BufferOrdinal(end - 1) != BufferOrdinal(region.address)) {
+    Refuse(name + " is larger than a buffer can be");
+  }
 }
 
 }  // namespace
@@ -68,6 +72,19 @@ CopyLayout::CopyLayout(CopyLayoutSpec spec, const CopyCapabilities& capabilities
            std::to_string(spec_.chunk_offset) + " does not fit an arena of " + std::to_string(arena_bytes) +
            " bytes");
   }
+}
+
+std::string CopyLayout::MisfitOf(const CopyHold& buffers) const {
+  for (size_t i = 0; i < spec_.regions.size(); ++i) {
+    const CopyRegion& region = spec_.regions[i];
+    const uint64_t extent = (spec_.num_blocks - 1) * region.stride_bytes + region.page_bytes;
+    if (InBuffer({region.address, nullptr, extent}, buffers)) continue;
+    const uint64_t ordinal = BufferOrdinal(region.address);
+    return "region " + std::to_string(i) + " takes " + std::to_string(extent) + " bytes from offset " +
+           std::to_string(BufferOffset(region.address)) + " of buffer " + std::to_string(ordinal) +
+           ", which has " + std::to_string(buffers.BufferBytes(ordinal)) + " bytes";
+  }
+  return {};
 }
 
 }  // namespace tpu_sync_native

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "copy/backend.h"
@@ -21,6 +22,15 @@ struct BlockRun {
   uint64_t first_block = 0;
   uint64_t begin = 0;  // of the job's bytes, where this run starts
 };
+
+// The parts of a device address where capabilities.buffers is set.
+inline uint64_t BufferOrdinal(uint64_t device) { return device >> kDeviceBufferShift; }
+inline uint64_t BufferOffset(uint64_t device) { return device & ((uint64_t{1} << kDeviceBufferShift) - 1); }
+// Whether the extent lies in its buffer.
+inline bool InBuffer(const CopyExtent& extent, const CopyHold& buffers) {
+  const uint64_t bytes = buffers.BufferBytes(BufferOrdinal(extent.device));
+  return extent.bytes <= bytes && BufferOffset(extent.device) <= bytes - extent.bytes;
+}
 
 // Extents in order; neighbours on both sides become one.
 class ExtentList {
@@ -41,6 +51,10 @@ class CopyLayout {
  public:
   // Throws std::invalid_argument naming what does not fit the backend or an arena of arena_bytes.
   CopyLayout(CopyLayoutSpec spec, const CopyCapabilities& capabilities, uint64_t arena_bytes);
+
+  // With capabilities.buffers: what is wrong with these buffers for this layout; empty when every block lies
+  // in them.
+  std::string MisfitOf(const CopyHold& buffers) const;
 
   uint64_t num_blocks() const { return spec_.num_blocks; }
   uint32_t blocks_per_chunk() const { return spec_.blocks_per_chunk; }

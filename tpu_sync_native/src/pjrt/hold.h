@@ -21,7 +21,7 @@ class Hold final : public CopyHold {
 
   bool Ready() const override;
   void OnReady(std::function<void()> ready) override;
-  uint64_t BufferBytes(uint64_t ordinal) const;
+  uint64_t BufferBytes(uint64_t ordinal) const override;
 
   const RawAlias& alias(uint64_t ordinal) const { return *aliases_[ordinal]; }
   // Of what was to write the buffers; empty when it succeeded. Once ready.

@@ -1,0 +1,49 @@
+"""Where an engine's tensors are, as `Client.copy_engine` is told."""
+
+from dataclasses import dataclass
+
+from kvtier.errors import InvalidArgument
+from kvtier.io import native
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """Plain memory of this process; addresses are pointers."""
+
+
+@dataclass(frozen=True)
+class PjrtDevice:
+    """A device behind a PJRT plugin.
+
+    library   path of the plugin this process uses already
+    api       address of its PJRT_Api, where the caller knows it; else it is asked of the library
+    client    address of the PJRT_Client that owns the tensors: with it the arena is mapped for direct access
+    """
+
+    library: str = ""
+    api: int | None = None
+    client: int | None = None
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """A CUDA device by its number in this process."""
+
+    ordinal: int = 0
+
+
+Device = HostDevice | PjrtDevice | CudaDevice
+
+
+def native_backend(device: Device) -> native.CopyBackend:
+    """What copies from and to the device. Raises InvalidArgument when it cannot be had."""
+    match device:
+        case HostDevice():
+            return native.host_backend()
+        case PjrtDevice():
+            try:
+                return native.pjrt_backend(device.library, api=device.api or 0, client=device.client or 0)
+            except RuntimeError as error:
+                raise InvalidArgument(f"{device}: {error}") from error
+        case _:
+            raise InvalidArgument(f"this build cannot copy from and to {device}")
