@@ -124,6 +124,7 @@ STORAGE: Final = (
     _gauge("storage_demote_queue_bytes", "Bytes that wait to be written."),
     _gauge("storage_promoting_chunks", "Chunks that wait to be read, or are being read."),
     _gauge("storage_namespaces_ready", "Namespaces that storage serves."),
+    _gauge("storage_namespaces_apart", "Of these, shared with fewer hosts: another one has cleared it."),
     _gauge("storage_namespaces_opening", "Namespaces whose directory could not be made or read yet."),
     _gauge("storage_namespaces_refused", "Namespaces refused: storage holds another fingerprint."),
     _gauge("storage_bytes", "Bytes of all hosts, in the namespaces open here."),

@@ -66,7 +66,11 @@ def evict(namespace: str, address: str, size: str | None) -> None:
 @click.argument("namespace")
 @address_option
 def clear(namespace: str, address: str) -> None:
-    """Make every chunk of NAMESPACE (the start of its id is enough) unreadable, at once."""
+    """Make every chunk of NAMESPACE (the start of its id is enough) unreadable on this host, at once.
+
+    Other hosts of the same storage go on with what they have; from now on they and this one share nothing of
+    NAMESPACE until the daemons start anew. To be rid of it everywhere, clear it on each host.
+    """
     with ControlChannel(address) as channel:
         info = resolve(namespace, channel.list_namespaces())
         chunks = channel.clear_namespace(info.id)

@@ -72,6 +72,7 @@ def storage_rows(
 
 def on_storage(info: NamespaceInfo) -> str:
     """One cell: what storage has of a namespace, or why it has nothing."""
-    if info.storage != "ready":
-        return info.storage.partition(":")[0] or "-"
-    return f"{info.storage_records:,} ({show_size(info.storage_bytes)})"
+    kind = info.storage.partition(":")[0]
+    if kind not in ("ready", "apart"):
+        return kind or "-"
+    return f"{info.storage_records:,} ({show_size(info.storage_bytes)})" + (", apart" * (kind == "apart"))

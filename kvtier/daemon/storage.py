@@ -90,7 +90,10 @@ class StorageTier:
             self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec)
 
     def clear_namespace(self, index: int) -> None:
-        """After the store's: on no host readable as soon as the root answers. It takes time: run it aside."""
+        """After the store's: never again readable here, from no host. Others go on with what they have.
+
+        It takes time: run it aside.
+        """
         if self._tier is not None:
             self._tier.clear_namespace(index)
 
@@ -120,7 +123,7 @@ class StorageTier:
             before, self._noticed[name] = self._noticed.get(name, ""), kind
             if kind == before:
                 continue
-            if kind in ("refused", "unopened", "down", "failing", "full"):
+            if kind in ("refused", "unopened", "down", "failing", "full", "apart"):
                 self._log.warning("storage", state=state, **({"namespace": name} if name else {}))
             elif before in ("unopened", "down", "failing", "full"):
                 self._log.info("storage is back", was=before)

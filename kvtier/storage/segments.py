@@ -24,12 +24,14 @@ class Wanted:
 
 
 def check_identity(found: dict[str, Any], wanted: Wanted) -> tuple[str, str]:
-    """(what is wrong, what is to be known); older epochs are the way of all segments after a clear."""
+    """(what is wrong, what is to be known); older epochs are the way of all segments after a clear, unless
+    a host has not cleared: it goes on with its own.
+    """
     pairs = [(name, found[name], getattr(wanted, name)) for name in IDENTITY if name != "epoch"]
     wrong = first_differences(pairs)
     note = ""
     if wanted.epoch is not None and found["epoch"] != wanted.epoch:
-        words = f"epoch is {found['epoch']}; {wanted.epoch} is the namespace's: none of it is read"
+        words = f"epoch is {found['epoch']}; {wanted.epoch} is the namespace's: its hosts read none of it"
         wrong, note = (wrong or words, note) if found["epoch"] > wanted.epoch else (wrong, words)
     return wrong, note
 

@@ -7,6 +7,8 @@
 
 #include "hosts_fixture.h"
 #include "segment/segment_codec.h"
+#include "storage/epochs.h"
+#include "storage/namespace_root.h"
 
 using namespace tpu_sync_native;
 using namespace tpu_sync_native::testing;
@@ -231,29 +233,46 @@ TEST(ForeignFilesAreNeitherReadNorTouched) {
   CHECK(fake.memory->Peek(HostsOf(one) + "/backup/seg-0000000001.idx") == std::optional(index));
 }
 
-TEST(AClearOfOneHostReachesTheOthers) {
+TEST(AHostIsOfItsOwnEpochWhateverOthersClear) {
   FakeFiles fake;
   TestHost one(fake.files()), two(fake.files());
   one.Beat();
   one.WriteSealed(0, 4);
+  two.Beat();
+  two.WriteSealed(10, 4);
   one.Rounds(1);
   two.Rounds(1);
-  CHECK(two.Serves(0, 4));
-  fake.memory->Put(NamespaceDirectory(one.ns->id) + "/epoch-1", "");
-  two.Rounds(1);
-  CHECK(two.ns->epoch.load() == 1);
-  CHECK(two.ServesNone(0, 4));
-  CHECK(two.context->catalog->records() == 0);
-  one.Rounds(1);
-  CHECK(one.ServesNone(0, 4));
-  one.WriteSealed(0, 2);
+  CHECK(one.Serves(10, 4) && two.Serves(0, 4));
+  CHECK(ConfirmClear(*one.context, *one.ns).ok());
   one.Rounds(1);
   two.Rounds(1);
-  CHECK(two.Serves(0, 2));
-  CHECK(two.ServesNone(2, 2));
+  CHECK(one.ns->epoch.load() == 1);
+  CHECK(two.ns->epoch.load() == 0 && two.ns->root_epoch.load() == 1);
+  CHECK(one.ServesNone(0, 4) && one.ServesNone(10, 4));
+  CHECK(one.context->catalog->records() == 0);
+  CHECK(two.Serves(0, 4) && two.Serves(10, 4));  // until their owner removes its own
+  one.WriteSealed(20, 2);
+  one.Write(22, 2);
+  two.WriteSealed(30, 2);
+  one.Rounds(2);
+  two.Rounds(2);
+  CHECK(one.Serves(20, 4) && one.ServesNone(30, 2));
+  CHECK(two.Serves(30, 2) && two.ServesNone(20, 4));
+  // Whoever clears is alone with what it stores from then on, whoever comes new is of the highest epoch.
+  CHECK(ConfirmClear(*two.context, *two.ns).ok());
+  CHECK(two.ns->epoch.load() == 2);
+  two.WriteSealed(40, 2);
+  one.Rounds(2);
+  two.Rounds(2);
+  CHECK(one.Serves(20, 4) && one.ServesNone(40, 2));
+  CHECK(two.Serves(40, 2) && two.ServesNone(20, 4) && two.ServesNone(30, 2));
+  TestHost three(fake.files());
+  RaiseEpoch(*three.context, *three.ns, 2);
+  three.Rounds(2);
+  CHECK(three.Serves(40, 2) && three.ServesNone(20, 4));
   fake.memory->Put(NamespaceDirectory(one.ns->id) + "/epoch-00", "");  // foreign
-  two.Rounds(1);
-  CHECK(two.ns->epoch.load() == 1);
+  one.Rounds(1);
+  CHECK(one.ns->root_epoch.load() == 2);
 }
 
 TEST(FailuresOfTheMediumAreReportedAndGotOver) {

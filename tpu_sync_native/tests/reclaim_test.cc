@@ -5,6 +5,7 @@
 #include <random>
 
 #include "hosts_fixture.h"
+#include "storage/namespace_root.h"
 #include "storage/reclaimer.h"
 #include "storage/strangers.h"
 #include "storage/usage.h"
@@ -158,7 +159,7 @@ TEST(SegmentsOfClearedEpochsGoFirst) {
   ReclaimHost host(fake.files(), {.segment_bytes = kSegment});  // without any quota
   host.Rounds(1);
   host.WriteSegments(0, 3);
-  fake.memory->Put(NamespaceDirectory(host.ns->id) + "/epoch-1", "");
+  CHECK(ConfirmClear(*host.context, *host.ns).ok());
   host.Rounds(1);
   CHECK(host.ServesNone(0, 12));
   CHECK(host.Reclaim().ok());

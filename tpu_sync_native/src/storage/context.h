@@ -26,8 +26,10 @@ struct StorageNamespace {
   uint8_t id[16] = {};
   uint64_t chunk_bytes = 0;
   Codec codec = Codec::kRaw;
-  std::string meta_json;           // the fingerprint, readable; compared in full with what the root holds
-  std::atomic<uint64_t> epoch{0};  // on this root; segments of another one are misses
+  std::string meta_json;  // the fingerprint, readable; compared in full with what the root holds
+  // Of this host's chunks: segments of another one are misses. It changes with clears of this host alone; see
+  // epochs.h. And the highest on this root, as last seen: a higher one is of another host's clear.
+  std::atomic<uint64_t> epoch{0}, root_epoch{0};
   // kOpening: directories are not made or meta.json not compared yet; nothing is admitted, nothing is served.
   // kRefused: the root holds another fingerprint under this id: never served, says why.
   enum class State : uint8_t { kOpening, kReady, kRefused };

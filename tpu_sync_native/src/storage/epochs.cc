@@ -19,7 +19,13 @@ IoError ReadEpoch(FileSystem& files, const uint8_t namespace_id[16], uint64_t* e
   return error;
 }
 
+void SawEpoch(StorageNamespace& ns, uint64_t epoch) {
+  uint64_t seen = ns.root_epoch.load();
+  while (epoch > seen && !ns.root_epoch.compare_exchange_weak(seen, epoch)) continue;
+}
+
 bool RaiseEpoch(StorageContext& context, StorageNamespace& ns, uint64_t epoch) {
+  SawEpoch(ns, epoch);
   uint64_t now = ns.epoch.load();
   do {
     if (epoch <= now) return false;

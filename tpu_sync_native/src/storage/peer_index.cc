@@ -124,9 +124,11 @@ bool LoadIndex(const DirectoryLook& look, uint64_t number, IoError* error) {
     return true;
   }
   const uint64_t epoch = look.ns.epoch.load();
-  if (identity.epoch > epoch) return false;  // cleared since this poll began
-  if (identity.epoch < epoch) {
-    if (look.mine && !RemoveSegmentFiles(look.context, look.path, identity.number).ok()) return false;
+  if (identity.epoch < epoch && look.mine &&
+      !RemoveSegmentFiles(look.context, look.path, identity.number).ok()) {
+    return false;
+  }
+  if (identity.epoch != epoch && (identity.epoch < epoch || !look.mine)) {
     if (!is_tail) look.seen.segments[number] = {.id = 0, .seen_bytes = 0, .sealed = true};
     return true;
   }
@@ -135,7 +137,12 @@ bool LoadIndex(const DirectoryLook& look, uint64_t number, IoError* error) {
   const std::shared_ptr<Segment> segment = EntryFor(look, identity);
   if (segment == nullptr) return false;
   if (seen.id != segment->id) seen = {.id = segment->id};
-  AddRecords(look, *segment, entries, seen.seen_bytes);
+  if (identity.epoch == epoch) {
+    AddRecords(look, *segment, entries, seen.seen_bytes);
+  } else {  // this host keeps it for those of that epoch
+    segment->records.store(entries.size());
+    segment->dead_records.store(entries.size());
+  }
   seen.seen_bytes = segment_bytes;
   seen.sealed = sealed;
   segment->bytes.store(segment_bytes);

@@ -55,6 +55,7 @@ struct PeerView {
   OwnLease own;
   std::mutex beat;  // one heartbeat at a time
   uint64_t polled_ms = 0;
+  uint64_t epoch = 0;                                // of this host, at the last poll
   uint64_t verified_ms = 0;                          // own segments, against what lies there
   std::map<std::string, SeenDirectory> directories;  // by name; this host's own one is not among them
   std::map<HostId, SeenHost> hosts;

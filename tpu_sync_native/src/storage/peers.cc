@@ -30,7 +30,8 @@ class PollRound {
     IoError error = ReadEpoch(*context_.files, ns_.id, &epoch);
     if (error.not_found()) error = {};
     IoPool::Progress();
-    if (error.ok()) RaiseEpoch(context_, ns_, epoch);
+    if (error.ok()) SawEpoch(ns_, epoch);
+    if (const uint64_t own = ns_.epoch.load(); own != view_.epoch) LookAgain(own);
     if (error.ok()) error = ListHosts();
     if (!error.ok()) return error;
     ReadLeases();
@@ -45,6 +46,15 @@ class PollRound {
  private:
   void Note(const IoError& error) {
     if (first_error_.ok() && !error.ok()) first_error_ = error;
+  }
+
+  // What was of another epoch may be of this one.
+  void LookAgain(uint64_t epoch) {
+    view_.epoch = epoch;
+    for (auto& [name, directory] : view_.directories) {
+      std::erase_if(directory.segments, [](const auto& known) { return known.second.id == 0; });
+      directory.complete = false;
+    }
   }
 
   IoError ListHosts() {
@@ -152,6 +162,8 @@ class PollRound {
       directory.segments.merge(old.segments);
       old.segments.clear();
     }
+    // Those of other epochs were nothing to this host; now some are its own to keep, or to delete.
+    std::erase_if(directory.segments, [](const auto& known) { return known.second.id == 0; });
   }
 
   // A listing may be older than the directory, so a name that is missing proves nothing: it is asked for.

@@ -69,10 +69,11 @@ std::vector<Counter> StorageStats(const StorageParts& parts) {
   stats.push_back({"storage_quota_bytes", context.options.quota_bytes});
   stats.push_back({"storage_demote_queue_bytes", parts.demoter.queued_bytes()});
   stats.push_back({"storage_promoting_chunks", parts.promoter.queued_chunks()});
-  uint64_t ready = 0, opening = 0, refused = 0, bytes = 0, hosts = 0, segments = 0, own_segments = 0,
-           own_bytes = 0;
+  uint64_t ready = 0, apart = 0, opening = 0, refused = 0, bytes = 0, hosts = 0, segments = 0,
+           own_segments = 0, own_bytes = 0;
   for (const auto& ns : context.AllNamespaces()) {
     ready += ns->state.load() == StorageNamespace::State::kReady;
+    apart += ns->root_epoch.load() > ns->epoch.load();
     opening += ns->state.load() == StorageNamespace::State::kOpening;
     refused += ns->state.load() == StorageNamespace::State::kRefused;
     bytes += parts.peers.others_bytes_seen(*ns);
@@ -88,6 +89,7 @@ std::vector<Counter> StorageStats(const StorageParts& parts) {
     if (segment->ns.load() != kNoNamespace) bytes += segment->taken_bytes();
   }
   stats.push_back({"storage_namespaces_ready", ready});
+  stats.push_back({"storage_namespaces_apart", apart});  // of the ready ones; see storage/epochs.h
   stats.push_back({"storage_namespaces_opening", opening});
   stats.push_back({"storage_namespaces_refused", refused});
   stats.push_back({"storage_bytes", bytes});  // of all hosts, in the namespaces that are open here

@@ -307,7 +307,12 @@ std::vector<StorageTier::NamespaceState> StorageTier::Namespaces() const {
         state.state = "refused: " + reason;
         break;
       case StorageNamespace::State::kReady:
-        if (ns->clearing.load()) state.state = "clearing";
+        if (ns->clearing.load()) {
+          state.state = "clearing";
+        } else if (ns->root_epoch.load() > ns->epoch.load()) {
+          state.state = "apart: another host cleared it; epoch " + std::to_string(ns->epoch.load()) +
+                        " here, " + std::to_string(ns->root_epoch.load()) + " there";
+        }
         break;
     }
     states.push_back(std::move(state));

@@ -55,7 +55,7 @@ class StorageTier final : public LowerTier {
   std::string state() const;
   struct NamespaceState {
     uint32_t ns;
-    std::string state;  // "ready", "opening", "opening: ...", "clearing", "refused: ..."
+    std::string state;  // "ready", "apart: ..." (see epochs.h), "opening[: ...]", "clearing", "refused: ..."
     uint64_t records, bytes, hosts;
   };
   std::vector<NamespaceState> Namespaces() const;

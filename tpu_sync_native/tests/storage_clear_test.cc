@@ -1,0 +1,151 @@
+// What a clear means for the storage tier: nothing of before is found by the host that cleared, whatever was
+// queued or under way; and hosts of different epochs read nothing of one another.
+#include <cerrno>
+#include <string>
+
+#include "check.h"
+#include "segment/names.h"
+#include "storage/storage_tier.h"
+#include "tier_fixture.h"
+
+namespace tpu_sync_native::testing {
+namespace {
+
+std::string NamespacePath() { return NamespaceDirectory(reinterpret_cast<const uint8_t*>(TierHost::kId)); }
+
+TEST(AClearMakesEverythingAMissHere) {
+  FakeFiles fake;
+  TierHost here(fake.files()), peer(fake.files());
+  here.Start();
+  peer.Start();
+  here.Put(0, 60);
+  CHECK(here.Flush());
+  CHECK(Eventually([&] { return peer.Found(0, 60) == 60; }));
+  here.base.store->ClearNamespace(here.ns);
+  here.tier->ClearNamespace(here.ns);
+  CHECK(here.Found(0, 60) == 0);
+  CHECK(here.Get(0, 60) == 0);
+  CHECK(Eventually([&] { return here.NamespaceState() == "ready"; }));
+  // The files of before go, for others too.
+  CHECK(Eventually([&] { return peer.Found(0, 60) == 0; }));
+  CHECK(peer.Get(0, 60) == 0);
+  CHECK(Eventually([&] { return here.Stat("storage_deleted_segments") >= 1; }));
+  // What is stored from now on is found again, with its own bytes, and nothing of before.
+  here.Put(0, 60, /*version=*/1);
+  CHECK(here.Flush());
+  here.Forget();
+  CHECK(here.Get(0, 60, 1) == 60);
+  // Whoever comes new is of the present epoch.
+  TierHost later(fake.files());
+  later.Start();
+  CHECK(Eventually([&] { return later.Found(0, 60) == 60; }));
+  CHECK(later.Get(0, 60, 1) == 60);
+}
+
+// Weights are updated in place on one host after the other: until an engine is reset it computes with the old
+// ones, and neither host is to read what the other stores meanwhile.
+TEST(WhoClearsAndWhoDoesNotShareNothing) {
+  FakeFiles fake;
+  TierHost here(fake.files()), peer(fake.files());
+  here.Start();
+  peer.Start();
+  here.Put(0, 5);
+  CHECK(here.Flush());
+  CHECK(Eventually([&] { return peer.Found(0, 5) == 5; }));
+  here.base.store->ClearNamespace(here.ns);
+  here.tier->ClearNamespace(here.ns);
+  CHECK(Eventually([&] { return here.NamespaceState() == "ready"; }));
+  CHECK(Eventually([&] { return peer.NamespaceState().starts_with("apart: "); }));
+  CHECK(peer.Stat("storage_namespaces_apart") == 1);
+  here.Put(100, 5, /*version=*/1);
+  peer.Put(100, 5, /*version=*/0);
+  peer.Put(200, 5, /*version=*/0);
+  here.Put(300, 5, /*version=*/1);
+  CHECK(here.Flush() && peer.Flush());
+  const size_t polls = fake.plan->Add({.ops = kOpList, .pattern = "*/hosts", .times = -1});
+  CHECK(Eventually([&] { return fake.plan->hits(polls) >= 20; }));
+  for (TierHost* host : {&here, &peer}) host->Forget();
+  CHECK(here.Get(100, 5, 1) == 5 && peer.Get(100, 5, 0) == 5);
+  CHECK(here.Found(200, 5) == 0 && peer.Found(300, 5) == 0);
+  // Its own clear, and it goes on with what it stores then.
+  peer.base.store->ClearNamespace(peer.ns);
+  peer.tier->ClearNamespace(peer.ns);
+  CHECK(Eventually([&] { return peer.NamespaceState() == "ready"; }));
+  CHECK(Eventually([&] { return here.NamespaceState().starts_with("apart: "); }));
+  peer.Put(100, 5, /*version=*/1);
+  here.Put(400, 5, /*version=*/1);
+  CHECK(peer.Flush() && here.Flush());
+  for (TierHost* host : {&here, &peer}) host->Forget();
+  CHECK(peer.Get(100, 5, 1) == 5 && here.Get(400, 5, 1) == 5);
+}
+
+// Chunks that were computed before a clear and come to be written after it.
+TEST(WhatWasQueuedBeforeAClearIsNotFoundAfterIt) {
+  FakeFiles fake;
+  TierHost host(fake.files());
+  host.Start();
+  host.Put(500, 5);
+  CHECK(host.Flush());
+  const size_t hang = fake.plan->Add({.ops = kOpAppend, .pattern = "*.kvs", .times = 1, .hang = true});
+  host.Put(0, 30);
+  CHECK(fake.plan->WaitHanging(1));
+  host.Put(100, 30);
+  host.base.store->ClearNamespace(host.ns);
+  host.tier->ClearNamespace(host.ns);
+  CHECK(Eventually([&] { return host.NamespaceState() == "ready"; }));
+  fake.plan->Release();
+  CHECK(fake.plan->hits(hang) == 1);
+  CHECK(host.Flush());
+  CHECK(host.Found(0, 30) == 0 && host.Found(100, 30) == 0 && host.Found(500, 5) == 0);
+  TierHost later(fake.files());
+  later.Start();
+  later.Put(900, 1);
+  CHECK(later.Flush());
+  CHECK(Eventually([&] { return later.Stat("storage_hosts") == 2; }));
+  CHECK(later.Get(0, 30) == 0 && later.Get(100, 30) == 0 && later.Get(500, 5) == 0);
+}
+
+TEST(AClearWaitsForTheRootAndServesNothingMeanwhile) {
+  FakeFiles fake;
+  TierHost host(fake.files());
+  host.Start();
+  host.Put(0, 20);
+  CHECK(host.Flush());
+  fake.plan->Add({.ops = kOpPublish, .pattern = "*/epoch-*", .times = 3, .error = EIO});
+  host.base.store->ClearNamespace(host.ns);
+  host.tier->ClearNamespace(host.ns);
+  CHECK(host.NamespaceState() == "clearing");
+  CHECK(host.Found(0, 20) == 0);
+  host.Put(0, 20, 1);
+  CHECK(Eventually([&] { return host.NamespaceState() == "ready"; }));
+  CHECK(host.Flush());
+  host.Forget();
+  CHECK(host.Get(0, 20, 1) == 20);
+  CHECK(fake.memory->Peek(NamespacePath() + "/epoch-1").has_value());
+}
+
+TEST(ClearsInARowEndWithTheLast) {
+  FakeFiles fake;
+  TierHost host(fake.files());
+  host.Start();
+  for (uint64_t round = 0; round < 40; ++round) {
+    host.Put(0, 10, round);
+    if (round % 3 == 0) host.Flush();
+    host.base.store->ClearNamespace(host.ns);
+    host.tier->ClearNamespace(host.ns);
+  }
+  host.Put(0, 10, 77);
+  CHECK(Eventually([&] { return host.NamespaceState() == "ready"; }));
+  CHECK(host.Flush());
+  host.Forget();
+  CHECK(host.Get(0, 10, 77) == 10);
+  uint32_t epochs = 0;
+  for (const std::string& name : fake.memory->FileNames())
+    epochs += name.find("/epoch-") != std::string::npos;
+  CHECK(epochs >= 1 && epochs <= 20);
+}
+
+}  // namespace
+}  // namespace tpu_sync_native::testing
+
+CHECK_MAIN()
