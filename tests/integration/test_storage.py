@@ -193,7 +193,7 @@ def test_a_corrupt_record_is_lost_and_never_wrong_bytes(start_host: StartDaemon,
         assert load(theirs, keys) == 12
 
 
-def test_clearing_reaches_storage_and_every_host(start_host: StartDaemon) -> None:
+def test_a_clear_reaches_storage_and_ends_the_sharing(start_host: StartDaemon) -> None:
     first, second = start_host(), start_host()
     with first.client() as one, second.client() as two:
         mine, theirs = (client.namespace(PRINT, CHUNK) for client in (one, two))
@@ -202,10 +202,17 @@ def test_clearing_reaches_storage_and_every_host(start_host: StartDaemon) -> Non
         seen(theirs, keys, Hit(10, 0, 10))
         assert mine.clear() == 10
         assert load(mine, keys) == 0  # at once, here
-        until(lambda: not theirs.lookup(keys), "the other host has seen the clear")
-        store(mine, keys)
-        seen(theirs, keys, Hit(10, 0, 10))
-        assert load(theirs, keys) == 10
+        until(lambda: not theirs.lookup(keys), "the other host has seen that the segments are gone")
+        until(lambda: second.stats().namespaces[0].storage.startswith("apart: "), "and that it was cleared")
+        assert store(mine, keys, version=1) == 10
+        assert store(theirs, keys, version=0) == 10  # its engine has the old weights still
+        third = start_host()
+        with third.client() as three:
+            seen(three.namespace(PRINT, CHUNK), keys, Hit(10, 0, 10))
+            assert load(three.namespace(PRINT, CHUNK), keys, version=1) == 10
+        assert load(mine, keys, version=1) == 10
+        assert load(theirs, keys, version=0) == 10
+        assert second.counters()["storage_namespaces_apart"] == 1
 
 
 def test_a_daemon_without_storage_finds_nothing_there(daemon: Daemon) -> None:
