@@ -81,6 +81,7 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
     f"{_OFFLOAD}:OffloadingWorker.get_finished": (),
     f"{_OFFLOAD}:OffloadingWorker.wait": ("job_ids",),
     f"{_OFFLOAD}:OffloadingWorker.shutdown": (),
+    f"{_OFFLOAD}:RequestOffloadingContext.__init__": ("policy",),
     f"{_OFFLOAD}:GPULoadStoreSpec.__init__": ("block_ids", "group_sizes", "block_indices"),
     f"{_OFFLOAD}:TransferResult.__init__": ("job_id", "success", "transfer_size", "transfer_time"),
     f"{_OFFLOAD}:PrepareStoreOutput.__init__": ("keys_to_store", "store_spec", "evicted_keys"),

@@ -27,6 +27,7 @@ from vllm.v1.kv_offload.base import (
     LookupResult,
     OffloadingManager,
     OffloadKey,
+    OffloadPolicy,
     PrepareStoreOutput,
     ReqContext,
     RequestOffloadingContext,
@@ -83,6 +84,7 @@ class KVTierManager(OffloadingManager):
         self._views: dict[str, RequestView | None] = {}  # live requests; None before the first lookup
         self._hashes: dict[str, Sequence[bytes]] = {}  # their block hashes; vLLM's own lists, which grow
         self._bad: set[str] = set()  # live requests whose load failed: they are recomputed, not asked again
+        self._loaded: dict[str, set[OffloadKey]] = {}  # what live requests have loaded, or are loading
         self._touched: set[str] = set()
         self._prefetch_requests = prefetch_requests
         self._prefetched: set[str] = set()  # live requests that have not been loaded since
@@ -98,12 +100,13 @@ class KVTierManager(OffloadingManager):
 
     @guarded(lambda *_: RequestOffloadingContext())
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        """A request came in."""
+        """A request came in. The framework is to offer all its chunks for storing: left to itself it counts
+        what a load was begun for as stored, also when the load fails and the engine recomputes it."""
         if not self._opened:
             self._opened = True
             self._namespaces = tuple(self._open(self._kernels))
         self._views[req_context.req_id] = None
-        return RequestOffloadingContext()
+        return RequestOffloadingContext(policy=OffloadPolicy.REQUEST_LEVEL)
 
     @guarded(nothing)
     def on_request_finished(self, req_context: ReqContext) -> None:
@@ -111,13 +114,19 @@ class KVTierManager(OffloadingManager):
         self._tally.looked_up(self._views.pop(req_context.req_id, None))
         self._hashes.pop(req_context.req_id, None)
         self._bad.discard(req_context.req_id)
+        self._loaded.pop(req_context.req_id, None)
         self._touched.discard(req_context.req_id)
         self._prefetched.discard(req_context.req_id)
         self._sources.forget(req_context.req_id)
 
     def mark_bad(self, request_ids: Collection[str]) -> None:
-        """Loads of these failed: they are misses until they end, or the scheduler would try for ever."""
-        self._bad.update(rid for rid in request_ids if rid in self._views)
+        """Loads of these failed: they are misses until they end, or the scheduler would try for ever.
+
+        What they did not get is computed, and stored as if it had not been there.
+        """
+        for request_id in self._views.keys() & set(request_ids):
+            self._bad.add(request_id)
+            self._loaded.pop(request_id, None)
 
     # ---- lookup ----
 
@@ -185,6 +194,8 @@ class KVTierManager(OffloadingManager):
         several groups the job fails, as vLLM has no smaller answer there."""
         counts, leases, pinned = [0] * len(self._plans), [], 0
         self._prefetched.discard(req_context.req_id)
+        if req_context.req_id in self._views:
+            self._loaded.setdefault(req_context.req_id, set()).update(keys)
         sizes = self._sources.begin(req_context.req_id)
         try:
             for place, hashes in self._by_group(keys):
@@ -209,16 +220,19 @@ class KVTierManager(OffloadingManager):
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput:
         """Slots for those chunks that are not there yet and not on their way by another engine."""
         counts, leases, granted = [0] * len(self._plans), [], []
+        loaded = self._loaded.get(req_context.req_id, ())
         try:
             if not self._closed() and self._clean():
-                for place, hashes in self._by_group(keys):
+                for place, hashes in self._by_group([key for key in keys if key not in loaded]):
                     grants = self._namespaces[place].reserve_slots(hashes)
                     leases.append((self._namespaces[place], grants))
                     counts[place] = len(grants)
+                    answers = grants.grants.tolist()
                     if len(grants):
-                        self._renew_beginning(place, hashes[0], req_context.req_id)
+                        first = hashes[answers.index(Grant.GRANTED)]
+                        self._renew_beginning(place, first, req_context.req_id)
                     suffix = group_suffix(self._plans[place])
-                    for key, grant in zip(hashes, grants.grants.tolist(), strict=True):
+                    for key, grant in zip(hashes, answers, strict=True):
                         if grant == Grant.GRANTED:
                             granted.append(OffloadKey(key + suffix))
                         else:
@@ -323,6 +337,7 @@ class KVTierManager(OffloadingManager):
         nothing is looked up and nothing is stored.
         """
         self._views.update(dict.fromkeys(self._views))
+        self._loaded.clear()
         self._clear_wanted = bool(self._namespaces)
         self._clean()
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from engine_faults import LoadGate, StoreProbe  # beside this file
+from engine_faults import LoadGate, StoreProbe, fail_next_load_here  # beside this file
 
 from kvtier.demo.engine_child import EngineChild, serve
 
@@ -30,6 +30,10 @@ class FaultyChild(EngineChild):
     def fail_loads(self, valid_chunks: int, jobs: int) -> None:
         """The next `jobs` loads find another generation in every slot after the first `valid_chunks`."""
         self.gate.fail(valid_chunks, jobs)
+
+    def fail_loads_of_workers(self, valid_chunks: list[int]) -> None:
+        """The next load of each worker keeps so many chunks, by rank. Workers are processes of their own."""
+        self.llm.collective_rpc(fail_next_load_here, args=(valid_chunks,))
 
     def failed_loads(self) -> int:
         return self.gate.failed

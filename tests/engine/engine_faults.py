@@ -55,6 +55,13 @@ class LoadGate:
         self._wait(job_ids)
 
 
+def fail_next_load_here(worker: Any, valid_chunks: list[int]) -> None:
+    """In a worker's process: its next load loses what comes after its rank's `valid_chunks`."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    LoadGate(get_kv_transfer_group()).fail(valid_chunks[worker.rank], 1)
+
+
 class StoreProbe:
     """Counts the stores an engine submits."""
 

@@ -1,30 +1,105 @@
 """Two tensor-parallel workers, each with its part of every chunk."""
 
 import os
+from itertools import count
 
 import pytest
-from engines import BYTES_PER_TOKEN, tokens
+from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, Engine, tokens
+from harness import until
+from hosts import Host
+from storing import on_storage, restart_empty, spoil_segments, storing_host
+
+PROMPT_TOKENS = 1400
+WHOLE_CHUNKS = PROMPT_TOKENS // CHUNK_TOKENS
+WHOLE_CHUNKS_BYTES = WHOLE_CHUNKS * CHUNK_TOKENS * BYTES_PER_TOKEN["dense"]
 
 
-def test_two_workers_store_and_reload(host, start, dense, references):
+@pytest.fixture
+def two_workers():
+    """What an engine is started with to be two."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         pytest.skip("needs two cores: vLLM binds each worker to its own")
-    options = {
+    return {
         "engine": {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
-        "environment": {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores))},
+        "environment": {
+            "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores)),
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # faults reach the workers as functions
+        },
     }
-    prompt = tokens(1400, seed=1)
+
+
+SEEDS = count(100)
+
+
+def until_stored(host: Host, engine: Engine) -> int:
+    """Until a store comes through: then both workers are attached. How many chunks there are."""
+
+    def stored() -> int:
+        engine.generate([tokens(CHUNK_TOKENS + 1, seed=next(SEEDS))], 2)
+        return host.chunks()
+
+    until(stored, "the workers store", 60.0, between=lambda: host.settle(engine))
+    host.settle(engine)
+    return host.chunks()
+
+
+def test_two_workers_store_and_reload(host, start, dense, references, two_workers):
+    prompt = tokens(PROMPT_TOKENS, seed=1)
     expected = references.tokens(dense, [prompt])
-    first = start(dense, **options)
+    first = start(dense, **two_workers)
     first.warm_up()
     assert first.generate([prompt]) == expected
     host.settle(first)
     first.close()
 
-    second = start(dense, **options)
+    second = start(dense, **two_workers)
     second.warm_up()
     assert second.generate([prompt]) == expected
     assert second.external_hits() == 1280
-    assert second.loaded_bytes() >= 1280 * BYTES_PER_TOKEN["dense"]
+    assert second.loaded_bytes() >= WHOLE_CHUNKS_BYTES
     host.settle(second)
+
+
+def test_what_one_or_both_workers_lose_both_compute(start, dense, references, two_workers, tmp_path):
+    prompt = tokens(PROMPT_TOKENS, seed=2)
+    expected = references.tokens(dense, [prompt])
+    root = tmp_path / "root"
+    root.mkdir()
+    with storing_host(root) as host:
+        engine = start(dense, address=host.address, **two_workers)
+        try:
+            others = until_stored(host, engine)
+            assert engine.generate([prompt]) == expected
+            host.settle(engine)
+            on_storage(host)
+
+            # Both: one chunk in the middle does not verify.
+            assert host.stop() == 0
+            assert spoil_segments(root, first=others + 2, last=others + 3) == 1
+            restart_empty(host, others + WHOLE_CHUNKS, engine, workers=2)
+            others = until_stored(host, engine)
+            loaded = engine.loaded_bytes()
+            assert engine.generate([prompt]) == expected
+            assert engine.call("metrics")["kvtier_failed_loads"] == 1
+            assert 0 < engine.loaded_bytes() - loaded < WHOLE_CHUNKS_BYTES
+            assert host.counters()["storage_failed_corrupt"] == 1
+            host.settle(engine)
+            assert host.chunks() == others + WHOLE_CHUNKS  # the one computed instead is stored
+
+            # Each another one: what is good is what lies before both.
+            engine.forget()
+            engine.call("fail_loads_of_workers", valid_chunks=[3, 1])
+            assert engine.generate([prompt]) == expected
+            assert engine.call("metrics")["kvtier_failed_loads"] == 2
+            host.settle(engine)
+
+            # Both have stored what they computed.
+            engine.forget()
+            loaded = engine.loaded_bytes()
+            assert engine.generate([prompt]) == expected
+            assert engine.loaded_bytes() - loaded == WHOLE_CHUNKS_BYTES
+            assert engine.call("metrics")["kvtier_failed_loads"] == 2
+            host.settle(engine)
+        finally:
+            engine.close()

@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, Engine, tokens
+from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, tokens
 from harness import until
 from hosts import Host, running_host
-
-import tpu_sync_native as native
+from storing import on_storage, read_bytes, restart_empty, spoil_segments, storing_host
 
 PROMPT_TOKENS = 4100
 WHOLE_CHUNKS = PROMPT_TOKENS // CHUNK_TOKENS
@@ -25,12 +24,6 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-@contextmanager
-def storing_host(root: Path, dram: str = "256MiB") -> Iterator[Host]:
-    with running_host(dram, "--storage", str(root), "--storage-poll", "200ms") as host:
-        yield host
-
-
 @pytest.fixture
 def host(root: Path) -> Iterator[Host]:
     with storing_host(root) as started:
@@ -42,49 +35,6 @@ def other(root: Path) -> Iterator[Host]:
     """A second host on the same root, with an arena of its own."""
     with storing_host(root) as started:
         yield started
-
-
-def on_storage(host: Host) -> None:
-    """Until every chunk in DRAM is on storage too."""
-    stored = host.stored_bytes() // (CHUNK_TOKENS * BYTES_PER_TOKEN["dense"])
-    until(lambda: host.counters()["storage_demoted_chunks"] >= stored, f"{stored} chunks are demoted")
-
-
-def restart_empty(host: Host, chunks: int, *engines: Engine) -> None:
-    """Stop and start it: its DRAM is empty then, and the engines attach by themselves."""
-    assert host.stop() == 0
-    host.start()
-
-    def ready() -> bool:
-        return (
-            host.sessions() == 2 * len(engines)
-            and host.has_namespace()
-            and all(engine.call("metrics")["kvtier_attached"] == 1 for engine in engines)
-            and host.counters()["storage_records"] >= chunks
-        )
-
-    host.wait_for(ready, "engines and storage are back", *engines)
-    assert host.chunks() == 0 or not engines
-    for engine in engines:
-        engine.forget()
-
-
-def read_bytes(engine: Engine, tier: str) -> int:
-    return int(engine.call("tier_bytes").get(tier, 0))
-
-
-def spoil_segments(root: Path, first: int) -> int:
-    """Turn a bit in the payload of every record from the `first` on, in every segment. Returns how many."""
-    spoiled = 0
-    for segment in root.rglob("seg-*.kvs"):
-        for record in native.scan_segment(str(segment), False)["records"][first:]:
-            with segment.open("r+b") as file:
-                file.seek(record["offset"] + record["stored_bytes"] // 2)
-                byte = file.read(1)[0]
-                file.seek(-1, os.SEEK_CUR)
-                file.write(bytes([byte ^ 1]))
-            spoiled += 1
-    return spoiled
 
 
 def test_another_hosts_prefixes_and_what_became_of_them(host, other, start, dense, references, root):
@@ -132,8 +82,12 @@ def test_another_hosts_prefixes_and_what_became_of_them(host, other, start, dens
     assert 0 < reader.loaded_bytes() - loaded < WHOLE_CHUNKS_BYTES
     assert other.counters()["storage_failed_corrupt"] > 0
     other.settle(reader)
+    # What was computed instead is there for the next request, whole.
+    before = read_bytes(reader, "host")
     reader.forget()
     assert reader.generate([prompt]) == expected
+    assert read_bytes(reader, "host") - before == WHOLE_CHUNKS_BYTES
+    assert reader.call("metrics")["kvtier_failed_loads"] == 1
     other.settle(reader)
 
 

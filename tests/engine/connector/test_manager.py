@@ -7,7 +7,13 @@ from fakes import FakeNamespace
 from kvtier_connectors.vllm_connector import guard
 from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.manager import KVTierManager
-from vllm.v1.kv_offload.base import GPULoadStoreSpec, LookupResult, ReqContext, make_offload_key
+from vllm.v1.kv_offload.base import (
+    GPULoadStoreSpec,
+    LookupResult,
+    OffloadPolicy,
+    ReqContext,
+    make_offload_key,
+)
 
 PLANS = (GroupPlan(0, 16, 2, 2, 64, 2, False), GroupPlan(1, 16, 2, 2, 32, 2, True))
 
@@ -238,6 +244,23 @@ def test_a_failed_load_is_remembered_until_the_request_ends():
     assert s.hits(s.request(), blocks) == 2
 
 
+def test_what_a_load_lost_is_stored_again_and_what_it_brought_is_not():
+    s, blocks = Scheduler(), hashes(8)
+    assert s.manager.on_new_request(ReqContext(req_id="whole")).policy is OffloadPolicy.REQUEST_LEVEL
+    context = s.request()
+    s.store(context, blocks)
+    job = s.start(s.manager.prepare_load(keys(0, blocks), context), is_store=False)
+    del s.space.present[blocks[5]]
+    blocks += hashes(2, start=100)
+    # Still under way, or in order: only what lies behind it is new.
+    assert s.manager.prepare_store(keys(0, blocks), context).keys_to_store == keys(0, blocks)[4:]
+    s.manager.settle({job: 2}, {job})
+    assert s.store(context, blocks).keys_to_store == keys(0, blocks)[2:3]
+    assert s.hits(s.request("next"), blocks) == 4
+    s.manager.on_request_finished(context)
+    assert s.manager._loaded == {}
+
+
 def test_a_load_that_fails_after_its_request_ended_leaves_no_memory():
     s, blocks = Scheduler(), hashes(4)
     context = s.request()
@@ -311,7 +334,10 @@ def test_reset_makes_everything_a_miss_and_late_jobs_settle():
     assert s.space.cleared == 1
     assert s.hits(context, blocks) == 0
     assert len(s.space.leases) == 2
+    # The request is computed anew, and stored as a whole.
+    assert s.manager.prepare_store(keys(0, blocks[:4]), context).keys_to_store == keys(0, blocks[:4])
     s.manager.settle({load: 2, store: 2}, {load})
+    s.manager.bind_jobs({}, {})
     assert s.space.leases == {}
 
 
@@ -348,6 +374,10 @@ def test_the_beginning_of_a_prefix_is_renewed_when_more_is_stored_behind_it():
     assert s.spaces[0].renewed == [[blocks[1], blocks[3]]]
     s.manager.prepare_store(keys(0, blocks[4:]), context)
     assert len(s.spaces[0].renewed) == 1  # nothing new was granted
+    before = blocks[1::2]
+    blocks += hashes(2, start=200)
+    s.manager.prepare_store(keys(0, blocks), context)  # offered whole, and only its end is granted
+    assert s.spaces[0].renewed[1:] == [before]
     assert s.spaces[1].renewed == []  # of a window the end is needed
     assert s.spaces[0].touched == []  # and nobody has used anything
     s.manager.on_request_finished(context)
