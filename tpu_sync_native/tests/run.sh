@@ -24,6 +24,13 @@ run() {
   ctest --test-dir "$build" --output-on-failure --no-tests=error --timeout 100 "$@"
 }
 
+# The CPU plugin that the PJRT tests wrap; without it they fail and say so.
+if [ -z "${KVTIER_PJRT_CPU_PLUGIN:-}" ]; then
+  for plugin in "$root"/.venv/lib/python3*/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so; do
+    if [ -f "$plugin" ]; then export KVTIER_PJRT_CPU_PLUGIN="$plugin"; fi
+  done
+fi
+
 mkdir -p "$root/build"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1

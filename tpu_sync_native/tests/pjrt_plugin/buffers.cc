@@ -1,0 +1,187 @@
+// The RawBuffer extension over the memory of a CPU buffer, and buffers that stay while an alias does.
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "base.h"
+#include "dma_maps.h"
+#include "events.h"
+#include "queue.h"
+
+namespace tpu_sync_native::pjrt {
+
+struct RawBuffer {
+  Buffer* buffer;
+  Device* device;
+  uint8_t* memory;
+  int64_t bytes;
+};
+
+}  // namespace tpu_sync_native::pjrt
+
+namespace tpu_sync_native::test_plugin {
+namespace {
+
+struct Aliased {
+  int aliases = 0;
+  bool destroyed = false;
+};
+
+std::mutex& AliasedMutex() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+std::map<pjrt::Buffer*, Aliased>& AllAliased() {
+  static auto* const all = new std::map<pjrt::Buffer*, Aliased>;
+  return *all;
+}
+
+// The owner may destroy his buffer; its memory is the alias's then.
+pjrt::Error* DestroyBuffer(pjrt::BufferDestroy* args) {
+  {
+    const std::lock_guard lock(AliasedMutex());
+    const auto found = AllAliased().find(args->buffer);
+    if (found != AllAliased().end()) {
+      found->second.destroyed = true;
+      return nullptr;
+    }
+  }
+  return CallBase(args);
+}
+
+pjrt::Error* CreateAlias(pjrt::RawCreateAlias* args) {
+  if (TakeFault("PJRT_RawBuffer_CreateRawAliasOfBuffer")) return MakeError("refused on purpose");
+  pjrt::BufferUnsafePointer pointer;
+  pointer.buffer = args->buffer;
+  if (pjrt::Error* error = CallBase(&pointer)) return error;
+  pjrt::BufferOnDeviceSize size;
+  size.buffer = args->buffer;
+  if (pjrt::Error* error = CallBase(&size)) return error;
+  pjrt::BufferDevice device;
+  device.buffer = args->buffer;
+  if (pjrt::Error* error = CallBase(&device)) return error;
+  pjrt::BufferKeep keep;
+  keep.buffer = args->buffer;
+  if (pjrt::Error* error = CallBase(&keep)) return error;
+  const std::lock_guard lock(AliasedMutex());
+  ++AllAliased()[args->buffer].aliases;
+  ++counters().aliases;
+  args->raw = new pjrt::RawBuffer{args->buffer, device.device, reinterpret_cast<uint8_t*>(pointer.pointer),
+                                  static_cast<int64_t>(size.bytes)};
+  return nullptr;
+}
+
+pjrt::Error* DestroyAlias(pjrt::RawDestroy* args) {
+  pjrt::Buffer* const buffer = args->raw->buffer;
+  pjrt::BufferLetGo let_go;
+  let_go.buffer = buffer;
+  Must(CallBase(&let_go));
+  delete args->raw;
+  --counters().aliases;
+  bool destroy = false;
+  {
+    const std::lock_guard lock(AliasedMutex());
+    const auto found = AllAliased().find(buffer);
+    if (--found->second.aliases == 0) {
+      destroy = found->second.destroyed;
+      AllAliased().erase(found);
+    }
+  }
+  if (destroy) {
+    pjrt::BufferDestroy last;
+    last.buffer = buffer;
+    Must(CallBase(&last));
+  }
+  if (TakeFault("PJRT_RawBuffer_Destroy")) return MakeError("refused on purpose");
+  return nullptr;
+}
+
+pjrt::Error* Copy(pjrt::RawCopy* args, bool to_device) {
+  const pjrt::RawBuffer& raw = *args->raw;
+  if (args->offset < 0 || args->bytes < 0 || args->offset > raw.bytes - args->bytes) {
+    return MakeError("a copy reaches beyond its buffer");
+  }
+  if (ReadyGateShut()) ++counters().unready;
+  const char* failure = TakeFault("copy") ? "the copy failed on purpose" : nullptr;
+  if (settings().strict != 0 && !DmaMapped(args->host, args->bytes)) failure = "host memory is not mapped";
+  ++(to_device ? counters().copies_to_device : counters().copies_to_host);
+  (to_device ? counters().bytes_to_device : counters().bytes_to_host) += args->bytes;
+  args->event = MakeEvent();
+  Push(raw.device, args->bytes,
+       [to_device, failure, device = raw.memory + args->offset, host = args->host, bytes = args->bytes,
+        event = args->event] {
+         if (failure == nullptr) std::memcpy(to_device ? device : host, to_device ? host : device, bytes);
+         counters().inflight_bytes -= bytes;
+         SetEvent(event, failure);
+       });
+  return nullptr;
+}
+
+pjrt::Error* CopyToDevice(pjrt::RawCopy* args) {
+  if (TakeFault("PJRT_RawBuffer_CopyRawHostToDevice")) return MakeError("refused on purpose");
+  return Copy(args, /*to_device=*/true);
+}
+
+pjrt::Error* CopyToHost(pjrt::RawCopy* args) {
+  if (TakeFault("PJRT_RawBuffer_CopyRawDeviceToHost")) return MakeError("refused on purpose");
+  return Copy(args, /*to_device=*/false);
+}
+
+struct RawSize {
+  size_t struct_size;
+  pjrt::Extension* extensions;
+  pjrt::RawBuffer* raw;
+  size_t bytes;
+};
+pjrt::Error* OnDeviceSize(RawSize* args) {
+  args->bytes = static_cast<size_t>(args->raw->bytes);
+  return nullptr;
+}
+
+struct RawPlace {
+  size_t struct_size;
+  pjrt::Extension* extensions;
+  pjrt::RawBuffer* raw;
+  void* place;
+};
+struct BufferMemory {
+  static constexpr pjrt::Call kCall{"PJRT_Buffer_Memory", 66, 32};
+  size_t struct_size = kCall.struct_size;
+  pjrt::Extension* extensions = nullptr;
+  pjrt::Buffer* buffer = nullptr;
+  void* memory = nullptr;
+};
+pjrt::Error* MemorySpace(RawPlace* args) {
+  BufferMemory memory;
+  memory.buffer = args->raw->buffer;
+  pjrt::Error* const error = CallBase(&memory);
+  args->place = memory.memory;
+  return error;
+}
+pjrt::Error* HostPointer(RawPlace* args) {
+  args->place = args->raw->memory;
+  return nullptr;
+}
+
+}  // namespace
+
+pjrt::Extension* RawBufferExtensionBefore(pjrt::Extension* next) {
+  static auto* const extension = new pjrt::RawBufferExtension{
+      .base = {sizeof(pjrt::RawBufferExtension), pjrt::kRawBufferExtensionType, next},
+      .create_alias = CreateAlias,
+      .destroy = DestroyAlias,
+      .on_device_size = reinterpret_cast<void*>(&OnDeviceSize),
+      .memory_space = reinterpret_cast<void*>(&MemorySpace),
+      .copy_host_to_device = CopyToDevice,
+      .copy_device_to_host = CopyToHost,
+      .host_pointer = reinterpret_cast<void*>(&HostPointer)};
+  return &extension->base;
+}
+
+void ReplaceBuffers(void** slots) {
+  slots[pjrt::BufferDestroy::kCall.slot] = reinterpret_cast<void*>(&DestroyBuffer);
+  slots[pjrt::BufferIsDeleted::kCall.slot] = reinterpret_cast<void*>(&Refusable<pjrt::BufferIsDeleted>);
+  slots[pjrt::BufferOnDeviceSize::kCall.slot] = reinterpret_cast<void*>(&Refusable<pjrt::BufferOnDeviceSize>);
+}
+
+}  // namespace tpu_sync_native::test_plugin
