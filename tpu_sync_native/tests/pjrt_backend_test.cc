@@ -45,6 +45,7 @@ struct World {
     CHECK(backend->RegisterArena(arena.data(), arena.size()));
   }
   ~World() {
+    backend->UnregisterArena(arena.data(), arena.size());
     for (const uint64_t buffer : buffers) Plugin().Destroy(buffer);
   }
 

@@ -34,6 +34,6 @@ fi
 mkdir -p "$root/build"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$root/tpu_sync_native/tests/tsan.supp
 run native-asan "address;undefined" "$@"
 run native-tsan "thread" "$@"

@@ -70,14 +70,14 @@ class PjrtBackend final : public CopyBackend {
     capabilities_.inflight_bytes_max = options.inflight_bytes_max;
   }
 
-  ~PjrtBackend() override { Unmap(); }
-
   const CopyCapabilities& capabilities() const override { return capabilities_; }
 
   bool RegisterArena(uint8_t* arena, uint64_t bytes) override {
     capabilities_.kernel += ", arena " + Map(arena, bytes);
     return true;
   }
+
+  void UnregisterArena(uint8_t*, uint64_t) override { Unmap(); }
 
   std::shared_ptr<CopyHold> Hold(std::span<const uint64_t> buffers) override {
     std::string error;
