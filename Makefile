@@ -37,6 +37,12 @@ $(VLLM_ENV)/.built: $(VLLM_ENV)/.engine $(NATIVE_SOURCES)
 	$(VLLM_ENV)/bin/python -m pip install -q -c requirements/build.txt --no-build-isolation --editable .
 	touch $@
 
+# The PJRT plugin of the device tests. KVTIER_PJRT_CPU_PLUGIN names what it wraps, when it is loaded.
+TEST_PLUGIN := build/test-plugin/libkvtier_test_pjrt.so
+$(TEST_PLUGIN): $(VENV)/.tools $(wildcard tpu_sync_native/tests/pjrt_plugin/*) tpu_sync_native/src/pjrt/api.h CMakeLists.txt
+	PATH=$$PATH:$(CURDIR)/$(VENV)/bin cmake -S . -B $(@D) -G Ninja -DKVTIER_TEST_PLUGIN=ON
+	PATH=$$PATH:$(CURDIR)/$(VENV)/bin cmake --build $(@D) --target kvtier_test_pjrt
+
 # ---- the main job ----
 demo: setup $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/kvtier demo

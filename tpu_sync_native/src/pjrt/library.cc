@@ -19,6 +19,7 @@ constexpr int kExtensionsMax = 1000;  // a longer list is a ring
 }  // namespace
 
 std::shared_ptr<const Library> Library::Open(const std::string& path) {
+  if (path.empty()) throw std::runtime_error("PJRT plugin: no library is named");
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
   if (handle == nullptr) handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
