@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "hooked_files.h"
 #include "hosts_fixture.h"
 #include "segment/segment_codec.h"
 
@@ -75,6 +76,56 @@ TEST(WhoSaysThatItLeavesIsAdoptedAtOnce) {
   two.Rounds(1);
   CHECK(two.context->counters.adopted_segments.load() == 1);
   CHECK(two.Serves(0, 3));
+}
+
+// Whoever takes over reads on while the rename is done and not yet noted.
+TEST(WhatIsBeingAdoptedIsServed) {
+  FakeFiles fake;
+  TestHost* adopter = nullptr;
+  int renames = 0;
+  const auto files = std::make_shared<HookedFiles>(
+      fake.files(), FileHooks{.before =
+                                  [&](const FileCall& call) {
+                                    if (call.op == kOpRename) CHECK(adopter->Serves(0, 2));
+                                    return FileVerdict{};
+                                  },
+                              .after =
+                                  [&](const FileCall& call, const IoError& error) {
+                                    if (call.op != kOpRename) return;
+                                    ++renames;
+                                    CHECK(error.ok());
+                                    adopter->context->segments->DropFiles();
+                                    CHECK(adopter->Serves(0, 4));
+                                  },
+                              .listed = {}});
+  TestHost one(fake.files()), two(files);
+  adopter = &two;
+  one.Beat();
+  one.WriteSealed(0, 4);
+  one.peers->Leave(*one.ns);
+  two.Rounds(2);
+  CHECK(renames == 1);
+  CHECK(two.Serves(0, 4));
+}
+
+// A rename that fails changes nothing.
+TEST(WhatCouldNotBeAdoptedIsServedWhereItLies) {
+  FakeFiles fake;
+  const auto files = std::make_shared<HookedFiles>(
+      fake.files(), FileHooks{.before =
+                                  [](const FileCall& call) {
+                                    return call.op == kOpRename ? FileVerdict{{EIO}, {}, {}} : FileVerdict{};
+                                  },
+                              .after = {},
+                              .listed = {}});
+  TestHost one(fake.files()), two(files);
+  one.Beat();
+  one.WriteSealed(0, 4);
+  one.peers->Leave(*one.ns);
+  (void)two.Round();
+  CHECK(two.context->counters.adopted_segments.load() == 0);
+  CHECK(two.Serves(0, 4));
+  for (const auto& segment : two.context->segments->All()) CHECK(!segment->own.load());
 }
 
 TEST(ATornTailEndsAtTheLastSoundRecord) {

@@ -62,14 +62,17 @@ IoError AdoptDirectory(StorageContext& context, StorageNamespace& ns, const Seen
   }
   const std::string hosts = HostsDirectory(ns.id) + "/";
   *adopted = AdoptedName(seen.name.host_id, me);
+  for (const auto& [number, segment] : seen.segments) {
+    if (segment.id != 0) context.segments->WillMove(segment.id, hosts + *adopted);
+  }
   const IoError error = context.files->Rename(hosts + name, hosts + *adopted);
   IoPool::Progress();
-  if (!error.ok()) return error;
   for (const auto& [number, segment] : seen.segments) {
     if (segment.id == 0) continue;
-    context.segments->Move(segment.id, hosts + *adopted, true);
-    context.counters.adopted_segments.fetch_add(1);
+    context.segments->Move(segment.id, hosts + (error.ok() ? *adopted : name), error.ok());
+    context.counters.adopted_segments.fetch_add(error.ok() ? 1 : 0);
   }
+  if (!error.ok()) return error;
   ns.changes.fetch_add(1);
   return error;
 }

@@ -7,6 +7,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "segment/names.h"
 
@@ -145,17 +146,24 @@ void SegmentTable::Forget(uint32_t id) {
   impl_->free.push_back(id);
 }
 
+void SegmentTable::WillMove(uint32_t id, const std::string& to) {
+  const std::lock_guard lock(impl_->mutex);
+  if (const std::shared_ptr<Segment> segment = impl_->At(id)) segment->moves_to = to;
+}
+
 void SegmentTable::Move(uint32_t id, const std::string& directory, bool own) {
   const std::lock_guard lock(impl_->mutex);
   const std::shared_ptr<Segment> segment = impl_->At(id);
   if (segment == nullptr) return;
   segment->directory = directory;
+  segment->moves_to.clear();
   segment->own = own;
 }
 
 IoError SegmentTable::OpenFile(const Segment& segment, std::shared_ptr<ReadFile>* file) {
-  std::string directory;
+  std::vector<std::string> looked;  // directories where it is not
   for (;;) {
+    std::string directory;
     {
       const std::lock_guard lock(impl_->mutex);
       if (const auto found = impl_->open_by_id.find(segment.id);
@@ -164,13 +172,18 @@ IoError SegmentTable::OpenFile(const Segment& segment, std::shared_ptr<ReadFile>
         *file = found->second->file;
         return {};
       }
-      if (segment.directory == directory) return {ENOENT};  // it was not found there, and has not moved since
-      directory = segment.directory;
+      for (const std::string& place : {segment.directory, segment.moves_to}) {
+        if (directory.empty() && std::ranges::find(looked, place) == looked.end()) directory = place;
+      }
+      if (directory.empty()) return {ENOENT};  // nor has it moved since
     }
     std::unique_ptr<ReadFile> opened;
     const std::string path = directory + "/" + SegmentName(segment.identity.number);
     const IoError error = impl_->files->OpenRead(path, &opened);
-    if (error.not_found()) continue;
+    if (error.not_found()) {
+      looked.push_back(directory);
+      continue;
+    }
     if (!error.ok()) return error;
     *file = std::move(opened);
     break;

@@ -25,6 +25,7 @@ struct Segment {
   std::atomic<uint32_t> ns{kNoNamespace};  // index in the store; kNoNamespace: nobody has opened it here
   std::atomic<bool> own{false};            // this host appends to it, seals it, may delete it
   std::string directory;  // "v1/<ns>/hosts/<host>", changed by adoption: read through SegmentTable::Directory
+  std::string moves_to;   // where it may lie already, while that is being renamed; see SegmentTable::WillMove
   std::atomic<uint64_t> bytes{0};
   // Taken on the medium from its beginning, until it is sealed; a host that dies leaves it so.
   std::atomic<uint64_t> reserved_bytes{0};
@@ -57,7 +58,9 @@ class SegmentTable {
   // Its cells are misses from now on. Forget gives the number free, once no cell names it (Catalog::Sweep).
   void Retire(uint32_t id);
   void Forget(uint32_t id);
-  void Move(uint32_t id, const std::string& directory, bool own);  // adopted
+  // Its directory is about to be renamed: until Move says how that ended, the file is looked for there too.
+  void WillMove(uint32_t id, const std::string& to);
+  void Move(uint32_t id, const std::string& directory, bool own);  // adopted, or not
 
   // The open file of a segment, from a cache of descriptors. Blocks in the medium: pool threads only.
   IoError OpenFile(const Segment& segment, std::shared_ptr<ReadFile>* file);
