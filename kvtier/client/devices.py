@@ -45,5 +45,8 @@ def native_backend(device: Device) -> native.CopyBackend:
                 return native.pjrt_backend(device.library, api=device.api or 0, client=device.client or 0)
             except RuntimeError as error:
                 raise InvalidArgument(f"{device}: {error}") from error
-        case _:
-            raise InvalidArgument(f"this build cannot copy from and to {device}")
+        case CudaDevice():
+            try:
+                return native.cuda_backend(device.ordinal)
+            except RuntimeError as error:
+                raise InvalidArgument(f"{device}: {error}") from error

@@ -20,6 +20,7 @@ BELOW = {
     "client": {"base", "index", "catalog", "store", "ring"},
     "copy": {"base"},
     "pjrt": {"base", "copy"},
+    "cuda": {"base", "copy"},
     "fs": {"base"},
     "segment": {"base", "fs"},
     "storage": {"base", "arena", "index", "slots", "policy", "store", "catalog", "segment", "fs"},

@@ -113,7 +113,7 @@ class PyCopyEngine {
 
   void Submit(uint64_t job, const std::string& direction, const py::object& layouts,
               const py::object& group_sizes, const py::object& block_ids, const py::object& block_positions,
-              const py::object& refs, const py::object& buffers) {
+              const py::object& refs, const py::object& buffers, std::optional<uint64_t> stream) {
     py::object slots_object, generations_object, offsets_object;
     if (py::isinstance<py::tuple>(refs)) {
       const auto parts = py::reinterpret_borrow<py::tuple>(refs);
@@ -140,13 +140,16 @@ class PyCopyEngine {
     request.slots = slots.view();
     request.generations = generations.view();
     request.offsets = offsets.view();
+    request.stream = stream;
     if (!buffers.is_none()) {
       // The device's runtime is asked for them, and may have threads that want the GIL.
       const Integers<uint64_t> handles(buffers, "buffers");
       request.buffers = handles.view();
       return WithoutGil([&] { engine_->Submit(request); });
     }
-    if (request.block_ids.size() <= kSubmitBlocksWithGilMax) return engine_->Submit(request);
+    if (!stream.has_value() && request.block_ids.size() <= kSubmitBlocksWithGilMax) {
+      return engine_->Submit(request);
+    }
     WithoutGil([&] { engine_->Submit(request); });
   }
 
@@ -228,7 +231,7 @@ void BindCopyEngine(py::module_& module) {
            py::arg("blocks_per_chunk"), py::arg("chunk_offset") = 0)
       .def("submit", &PyCopyEngine::Submit, py::arg("job"), py::arg("direction"), py::arg("layouts"),
            py::arg("group_sizes"), py::arg("block_ids"), py::arg("block_positions"), py::arg("refs"),
-           py::arg("buffers") = py::none())
+           py::arg("buffers") = py::none(), py::arg("stream") = py::none())
       .def("load_window", &PyCopyEngine::LoadWindow, py::arg("buffers"), py::arg("seconds"))
       .def("poll", &PyCopyEngine::Poll)
       .def("wait", &PyCopyEngine::Wait, py::arg("jobs"), py::arg("timeout_s"))

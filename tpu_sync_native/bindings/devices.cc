@@ -10,6 +10,7 @@
 
 #include "bindings.h"
 #include "copy/backend.h"
+#include "cuda/cuda_backend.h"
 #include "pjrt/abi_table.h"
 #include "pjrt/pjrt_backend.h"
 
@@ -68,6 +69,7 @@ py::dict CapabilitiesDict(const CopyCapabilities& can) {
   capabilities["buffers"] = can.buffers;
   capabilities["replaces_buffers"] = can.replaces_buffers;
   capabilities["in_order_queue"] = can.in_order_queue;
+  capabilities["streams"] = can.streams;
   return capabilities;
 }
 
@@ -85,6 +87,14 @@ void BindDevices(py::module_& module) {
              py::arg("inflight_bytes_max") = pjrt.inflight_bytes_max,
              py::call_guard<py::gil_scoped_release>());
   module.def("pjrt_abi", &PjrtAbi);
+  const CudaOptions cuda;
+  module.def(
+      "cuda_backend",
+      [](int ordinal, const std::string& library) {
+        return MakeCudaBackend({.ordinal = ordinal, .library = library});
+      },
+      py::arg("ordinal") = cuda.ordinal, py::kw_only(), py::arg("library") = cuda.library,
+      py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace tpu_sync_native

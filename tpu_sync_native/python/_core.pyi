@@ -187,6 +187,9 @@ def pjrt_backend(
     is off, and a TPU is known by its name: in_order_queue None and alignment_bytes 0 mean what fits.
     RuntimeError: the plugin cannot be loaded, has an unknown version, or lacks the RawBuffer extension."""
 
+def cuda_backend(ordinal: int = 0, *, library: str = "libcuda.so.1") -> CopyBackend:
+    """A GPU of this process through the CUDA driver. RuntimeError: there is no driver, or no such device."""
+
 def pjrt_abi() -> dict[str, Any]:
     """The binary interface as this build declares it, for tests: structs, slots, extension types."""
 
@@ -231,12 +234,17 @@ class CopyEngine:
         block_positions: npt.NDArray[np.int64],
         refs: SlotRefs | tuple[U32, U32, U64],
         buffers: npt.NDArray[np.uint64] | Sequence[int] | None = None,
+        stream: int | None = None,
     ) -> None:
         """One job. It fails when a slot's generation is not that of refs before or after its copy.
 
         buffers: where the backend has buffers, what its runtime calls each of them now, by ordinal; they are
         held until the job has ended. A job whose buffers are gone fails, and is reported as any other. Loads
         need none where the device replaces buffers: they are copied in load windows.
+
+        stream: where the backend has streams, the one the engine uses these blocks on, as its runtime calls
+        it (a CUstream); the job waits for what was launched on it so far. A stream that cannot be asked fails
+        the job. None: nothing uses the blocks any more.
 
         A load may name slots whose chunks are still on their way: it is copied as they arrive, in order, and
         what is pending when it has waited ready_deadline_ms for its next chunk is lost.

@@ -32,6 +32,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -102,6 +103,10 @@ struct CopyRequest {
   // With capabilities.buffers: what the device's runtime calls each buffer at this moment, by ordinal. Held
   // until the job ends, which is before it is reported. Loads that are copied in load windows need none.
   std::span<const uint64_t> buffers = {};
+  // With capabilities.streams: the stream the engine uses these blocks on, as the device's runtime calls it
+  // (its default one may be 0). The job is copied when what was launched on it before Submit is done. None:
+  // nothing uses them any more.
+  std::optional<uint64_t> stream = std::nullopt;
 };
 
 struct CopyCompletion {
@@ -139,6 +144,8 @@ struct CopyCapabilities {
   // Copies and launches pass one queue of the device in order: a copy that was given to it is done before
   // whatever is launched later.
   bool in_order_queue = false;
+  // Engines launch on streams: a job may name the one it has to wait for.
+  bool streams = false;
 };
 
 class CopyBackend;

@@ -48,11 +48,14 @@ class CopyBackend {
   // With capabilities.buffers: takes hold of these, as the runtime calls them. On the thread of whoever owns
   // the tensors. Null: one of them cannot be used (gone, failed, of another device).
   virtual std::shared_ptr<CopyHold> Hold(std::span<const uint64_t> buffers);
+  // With capabilities.streams: a hold of no buffers that is ready when what was launched on this stream so far
+  // is done. Null: it cannot be asked.
+  virtual std::shared_ptr<CopyHold> Fence(uint64_t stream);
   // Moves every extent and returns when the last byte has landed and is visible to other threads and
   // processes. Extents do not overlap. False when the device failed; what was moved is then unknown. `hold`
-  // is of this backend and ready; null without capabilities.buffers.
+  // is of this backend and ready; null when the job has none, which with capabilities.buffers is never.
   virtual bool Copy(CopyDirection direction, std::span<const CopyExtent> extents, const CopyHold* hold) = 0;
-  // Why Hold or Copy failed the last time, for people; empty when none has.
+  // Why Hold, Fence or Copy failed the last time, for people; empty when none has.
   virtual std::string last_error() const { return {}; }
 };
 

@@ -128,6 +128,9 @@ void CopyEngine::Submit(const CopyRequest& request) {
   if (!can.buffers && !request.buffers.empty()) {
     throw std::invalid_argument("submit: buffers are given, but backend " + can.name + " has none");
   }
+  if (!can.streams && request.stream.has_value()) {
+    throw std::invalid_argument("submit: a stream is given, but backend " + can.name + " has none");
+  }
   LayoutList layouts;
   {
     const std::lock_guard lock(impl_->mutex);
@@ -136,12 +139,14 @@ void CopyEngine::Submit(const CopyRequest& request) {
   const auto job =
       std::make_shared<CopyJob>(request, layouts, impl_->options.arena_bytes, impl_->options.guard.get());
   std::shared_ptr<CopyHold> fence;  // of a job that has to wait for it
-  if (can.buffers && !(load && can.replaces_buffers) && job->bytes() != 0) {
-    job->hold = impl_->options.backend->Hold(request.buffers);
+  const bool holds = can.buffers && !(load && can.replaces_buffers);
+  if ((holds || request.stream.has_value()) && job->bytes() != 0) {
+    CopyBackend& backend = *impl_->options.backend;
+    job->hold = holds ? backend.Hold(request.buffers) : backend.Fence(*request.stream);
     if (job->hold == nullptr) {
       job->LoseAll();
     } else {
-      impl_->RequireBuffersFit(job->layouts(), *job->hold);
+      if (holds) impl_->RequireBuffersFit(job->layouts(), *job->hold);
       if (!job->hold->Ready()) fence = job->hold;
     }
   }

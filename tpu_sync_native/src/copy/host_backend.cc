@@ -9,6 +9,7 @@ namespace tpu_sync_native {
 bool CopyBackend::RegisterArena(uint8_t*, uint64_t) { return true; }
 void CopyBackend::UnregisterArena(uint8_t*, uint64_t) {}
 std::shared_ptr<CopyHold> CopyBackend::Hold(std::span<const uint64_t>) { return nullptr; }
+std::shared_ptr<CopyHold> CopyBackend::Fence(uint64_t) { return nullptr; }
 
 namespace {
 

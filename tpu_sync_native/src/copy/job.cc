@@ -190,7 +190,8 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& wit
   const auto flush = [&] {
     if (scratch->empty()) return;
     extents += scratch->view().size();
-    const auto inside = [&](const CopyExtent& extent) { return hold == nullptr || InBuffer(extent, *hold); };
+    const bool bounded = with.backend->capabilities().buffers && hold != nullptr;
+    const auto inside = [&](const CopyExtent& extent) { return !bounded || InBuffer(extent, *hold); };
     moved = moved && std::ranges::all_of(scratch->view(), inside) &&
             with.backend->Copy(direction_, scratch->view(), hold);
     scratch->clear();
