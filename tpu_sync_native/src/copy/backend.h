@@ -48,8 +48,8 @@ class CopyBackend {
   // With capabilities.buffers: takes hold of these, as the runtime calls them. On the thread of whoever owns
   // the tensors. Null: one of them cannot be used (gone, failed, of another device).
   virtual std::shared_ptr<CopyHold> Hold(std::span<const uint64_t> buffers);
-  // With capabilities.streams: a hold of no buffers that is ready when what was launched on this stream so far
-  // is done. Null: it cannot be asked.
+  // With capabilities.streams: a hold of no buffers that is ready when what was launched on this stream so
+  // far is done. Null: it cannot be asked.
   virtual std::shared_ptr<CopyHold> Fence(uint64_t stream);
   // Moves every extent and returns when the last byte has landed and is visible to other threads and
   // processes. Extents do not overlap. False when the device failed; what was moved is then unknown. `hold`
