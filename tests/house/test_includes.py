@@ -21,6 +21,7 @@ BELOW = {
     "copy": {"base"},
     "pjrt": {"base", "copy"},
     "cuda": {"base", "copy"},
+    "torch_tpu": {"base", "pjrt"},
     "fs": {"base"},
     "segment": {"base", "fs"},
     "storage": {"base", "arena", "index", "slots", "policy", "store", "catalog", "segment", "fs"},

@@ -14,11 +14,12 @@ class ArenaMap;             // client/arena_map.h
 class Store;                // store/store.h
 enum class Lost : uint8_t;  // client/session.h
 
-void BindGrants(pybind11::module_& module);   // SlotRefs, ReadGrant, WriteGrant
-void BindStore(pybind11::module_& module);    // Store, POLICIES
-void BindSession(pybind11::module_& module);  // Session, DaemonLost
-void BindCatalog(pybind11::module_& module);  // catalog_make_empty
-void BindDevices(pybind11::module_& module);  // CopyBackend, one function per backend
+void BindGrants(pybind11::module_& module);    // SlotRefs, ReadGrant, WriteGrant
+void BindStore(pybind11::module_& module);     // Store, POLICIES
+void BindSession(pybind11::module_& module);   // Session, DaemonLost
+void BindCatalog(pybind11::module_& module);   // catalog_make_empty
+void BindDevices(pybind11::module_& module);   // CopyBackend, one function per backend
+void BindTorchTpu(pybind11::module_& module);  // TorchTpuBuffers
 void BindCopyEngine(pybind11::module_& module);
 void BindFiles(pybind11::module_& module);    // Files, FileReader, FileAppender
 void BindStorage(pybind11::module_& module);  // Storage

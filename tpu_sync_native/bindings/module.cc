@@ -49,6 +49,7 @@ PYBIND11_MODULE(_core, module) {
   BindSession(module);
   BindCatalog(module);
   BindDevices(module);
+  BindTorchTpu(module);
   BindCopyEngine(module);
   BindFiles(module);
   BindStorage(module);

@@ -193,6 +193,40 @@ def cuda_backend(ordinal: int = 0, *, library: str = "libcuda.so.1") -> CopyBack
 def pjrt_abi() -> dict[str, Any]:
     """The binary interface as this build declares it, for tests: structs, slots, extension types."""
 
+class TorchTpuBuffers:
+    """The PJRT buffers behind torch tensors on device "tpu". Tensors are named by `Tensor._cdata`."""
+
+    def __init__(
+        self,
+        library: str,
+        plugin: str,
+        probe: int,
+        *,
+        buffer_client: int,
+        buffer_handle: int,
+        client_api: int,
+        client_handle: int,
+    ) -> None:
+        """library: torch_tpu's own; plugin: the PJRT plugin it uses; both loaded here. probe: any of its tensors.
+
+        The rest are bytes into objects of XLA's C++ client, which differ between releases of torch_tpu.
+        RuntimeError when something is absent or the probe's buffer is not as they say."""
+    def resolve(self, tensors: Sequence[int]) -> U64:
+        """PJRT_Buffer* of each, valid until the tensor is next written to.
+
+        Waits until what makes them has been launched, not until it is done (GIL released). RuntimeError when
+        one has no buffer."""
+    def device_bytes(self, buffer: int) -> int:
+        """Bytes the device keeps for it, with what pads its tiles."""
+    def describe_layout(self, buffer: int) -> str:
+        """The order of its dimensions, minor first, and its tiles: "2,1,0 (8,128)(2,1)"."""
+    @property
+    def api(self) -> int:
+        """PJRT_Api*."""
+    @property
+    def client(self) -> int:
+        """PJRT_Client*."""
+
 class CopyEngine:
     """Copies between device blocks and arena slots on its own threads (host backend: plain memory)."""
 

@@ -42,6 +42,25 @@ std::vector<AbiStruct> Structs() {
       ARGS(ClientPlatformName, "PJRT_Client_PlatformName", ClientPlatformName::kCall.struct_size,
            FIELD(ClientPlatformName, "client", client), FIELD(ClientPlatformName, "platform_name", name),
            FIELD(ClientPlatformName, "platform_name_size", name_size)),
+      {"PJRT_Buffer_MemoryLayout_Tiled",
+       MemoryLayout::Tiled::kStructSize,
+       sizeof(MemoryLayout::Tiled),
+       {HEAD(MemoryLayout::Tiled), FIELD(MemoryLayout::Tiled, "minor_to_major", minor_to_major),
+        FIELD(MemoryLayout::Tiled, "minor_to_major_size", minor_to_major_size),
+        FIELD(MemoryLayout::Tiled, "tile_dims", tile_dims),
+        FIELD(MemoryLayout::Tiled, "tile_dim_sizes", tile_dim_sizes),
+        FIELD(MemoryLayout::Tiled, "num_tiles", tiles)}},
+      {"PJRT_Buffer_MemoryLayout_Strides",
+       MemoryLayout::Strides::kStructSize,
+       sizeof(MemoryLayout::Strides),
+       {HEAD(MemoryLayout::Strides), FIELD(MemoryLayout::Strides, "byte_strides", byte_strides),
+        FIELD(MemoryLayout::Strides, "num_byte_strides", count)}},
+      {"PJRT_Buffer_MemoryLayout",
+       MemoryLayout::kStructSize,
+       sizeof(MemoryLayout),
+       {HEAD(MemoryLayout), FIELD(MemoryLayout, "_anon2", tiled), FIELD(MemoryLayout, "type", type)}},
+      ARGS(BufferGetMemoryLayout, "PJRT_Buffer_GetMemoryLayout", BufferGetMemoryLayout::kCall.struct_size,
+           FIELD(BufferGetMemoryLayout, "buffer", buffer), FIELD(BufferGetMemoryLayout, "layout", layout)),
       ARGS(BufferOnDeviceSize, "PJRT_Buffer_OnDeviceSizeInBytes", BufferOnDeviceSize::kCall.struct_size,
            FIELD(BufferOnDeviceSize, "buffer", buffer),
            FIELD(BufferOnDeviceSize, "on_device_size_in_bytes", bytes)),
@@ -87,8 +106,8 @@ AbiTable DescribeAbi() {
   AbiTable table{Structs(), {}, kRawBufferExtensionType};
   for (const Call& call :
        {ErrorDestroy::kCall, ErrorMessage::kCall, EventDestroy::kCall, EventAwait::kCall, EventOnReady::kCall,
-        ClientPlatformName::kCall, BufferOnDeviceSize::kCall, BufferIsDeleted::kCall, BufferReadyEvent::kCall,
-        ClientDmaMap::kCall, ClientDmaUnmap::kCall}) {
+        ClientPlatformName::kCall, BufferGetMemoryLayout::kCall, BufferOnDeviceSize::kCall,
+        BufferIsDeleted::kCall, BufferReadyEvent::kCall, ClientDmaMap::kCall, ClientDmaUnmap::kCall}) {
     table.slots.push_back({call.name, sizeof(Api) + call.slot * sizeof(void*), sizeof(void*)});
   }
   return table;

@@ -97,6 +97,44 @@ struct ClientPlatformName {
   size_t name_size = 0;
 };
 
+// How a buffer's dimensions lie in memory. A runtime fills in the variant that `type` names.
+struct MemoryLayout {
+  enum Type : int32_t { kTiled = 0, kStrides = 1 };
+  struct Tiled {
+    static constexpr size_t kStructSize = 56;
+    size_t struct_size;
+    Extension* extensions;
+    const int64_t* minor_to_major;
+    size_t minor_to_major_size;
+    const int64_t* tile_dims;  // of all tiles, one after another
+    const size_t* tile_dim_sizes;
+    size_t tiles;
+  };
+  struct Strides {
+    static constexpr size_t kStructSize = 32;
+    size_t struct_size;
+    Extension* extensions;
+    const int64_t* byte_strides;
+    size_t count;
+  };
+  static constexpr size_t kStructSize = 76;
+  size_t struct_size = kStructSize;
+  Extension* extensions = nullptr;
+  union {
+    Tiled tiled = {};
+    Strides strides;
+  };
+  Type type = kTiled;
+};
+
+struct BufferGetMemoryLayout {
+  static constexpr Call kCall{"PJRT_Buffer_GetMemoryLayout", 63, 104};
+  size_t struct_size = kCall.struct_size;
+  Extension* extensions = nullptr;
+  Buffer* buffer = nullptr;
+  MemoryLayout layout;  // its arrays live as long as the buffer
+};
+
 struct BufferOnDeviceSize {
   static constexpr Call kCall{"PJRT_Buffer_OnDeviceSizeInBytes", 64, 32};
   size_t struct_size = kCall.struct_size;
