@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 VLLM_ENV := .envs/vllm
+TORCH_TPU_ENV := .envs/torch-tpu
 PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine lint format bench clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-device lint format bench clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
@@ -43,6 +44,11 @@ $(TEST_PLUGIN): $(VENV)/.tools $(wildcard tpu_sync_native/tests/pjrt_plugin/*) t
 	PATH=$$PATH:$(CURDIR)/$(VENV)/bin cmake -S . -B $(@D) -G Ninja -DKVTIER_TEST_PLUGIN=ON
 	PATH=$$PATH:$(CURDIR)/$(VENV)/bin cmake --build $(@D) --target kvtier_test_pjrt
 
+# torch's "tpu" device on top of it.
+$(TORCH_TPU_ENV)/.ready: requirements/install-torch-tpu.sh requirements/torch-tpu.txt $(VLLM_ENV)/.engine
+	sh requirements/install-torch-tpu.sh $(TORCH_TPU_ENV) $(VLLM_ENV)
+	touch $@
+
 # ---- the main job ----
 demo: setup $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/kvtier demo
@@ -51,16 +57,19 @@ demo-replay: setup
 	$(VENV)/bin/kvtier demo --replay
 
 # ---- tests ----
-test: test-unit test-native test-engine
+test: test-unit test-native test-engine test-device
 
 test-unit: setup
-	$(PY) -m pytest tests --ignore=tests/engine
+	$(PY) -m pytest tests --ignore=tests/engine --ignore=tests/device
 
 test-native:
 	sh tpu_sync_native/tests/run.sh
 
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine
+
+test-device: $(VLLM_ENV)/.built $(TORCH_TPU_ENV)/.ready $(TEST_PLUGIN)
+	$(TORCH_TPU_ENV)/bin/python -m pytest tests/device
 
 # ---- care ----
 lint: setup

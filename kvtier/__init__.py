@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvtier.client.devices import CudaDevice, Device, HostDevice, PjrtDevice
     from kvtier.client.leases import ReadLease, WriteLease
     from kvtier.client.namespace import Namespace
+    from kvtier.client.torch_tpu import TorchTpuTensors
     from kvtier.client.values import Grant, Hit, SlotGrants, SlotLease
     from kvtier.errors import (
         ChunkNotReady,
@@ -60,6 +61,7 @@ _HOME = {
     "ReadLease": "kvtier.client.leases",
     "SlotGrants": "kvtier.client.values",
     "SlotLease": "kvtier.client.values",
+    "TorchTpuTensors": "kvtier.client.torch_tpu",
     "UnknownLease": "kvtier.errors",
     "WriteLease": "kvtier.client.leases",
 }
@@ -89,6 +91,7 @@ __all__ = [
     "ReadLease",
     "SlotGrants",
     "SlotLease",
+    "TorchTpuTensors",
     "UnknownLease",
     "WriteLease",
 ]

@@ -1,17 +1,18 @@
 """Torch tensors on device "tpu": which PJRT buffers are behind them at this moment.
 
-torch_tpu keeps no interface for that which is promised to last. So releases are listed here with what was found
-in them, a release that is not listed is refused, and `open_tensors` proves on two small tensors that bytes can be
-read and written behind torch's back before any tensor of the engine is touched.
+torch_tpu keeps no interface for that which is promised to last. So releases are listed here with what was
+found in them, a release that is not listed is refused, and two small tensors prove that bytes can be read and
+written behind torch's back before any tensor of the engine is touched.
 """
 
 import importlib.metadata
 import importlib.util
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,29 @@ class TensorLayout:
     client_handle: int
 
 
+@dataclass(frozen=True)
+class DeviceLayout:
+    """How one buffer's bytes lie in device memory."""
+
+    device_bytes: int  # with what pads its tiles
+    unit_bytes: int  # a tile may mix bytes within so much; whatever begins and ends with units is contiguous
+    words: str  # buffers with other words hold the same values as other bytes
+
+    @classmethod
+    def of(cls, device_bytes: int, dimensions: list[int], order: list[int], tiles: list[list[int]]) -> Self:
+        """order: of the dimensions in memory, minor first; tiles: the first is the largest."""
+        tiled = len(tiles[0]) if tiles else 0
+        inner = [dimensions[dimension] for dimension in order[:tiled]]
+        outer = math.prod(dimensions[dimension] for dimension in order[tiled:])
+        in_order = order == sorted(order, reverse=True)
+        words = "".join(f"({','.join(map(str, tile))})" for tile in tiles) or "linear"
+        if inner:
+            words += " of " + ",".join(map(str, inner))
+        if not in_order:  # then blocks may be anywhere in it
+            return cls(device_bytes, device_bytes, f"{words} order {','.join(map(str, order))}")
+        return cls(device_bytes, device_bytes // max(outer, 1) if inner else 1, words)
+
+
 # torch_tpu's release -> what its objects look like. A new line needs `make test-device` with that release.
 TESTED: Mapping[str, TensorLayout] = {
     "0.2.0": TensorLayout(buffer_client=0x08, buffer_handle=0x30, client_api=0x10, client_handle=0x38),
@@ -70,19 +94,21 @@ class TorchTpuTensors:
         _self_test(self._native, self.device, tensors[0])
 
     def buffers(self) -> U64:
-        """What `CopyEngine.submit` and `load_window` take. InvalidArgument when a tensor has none any more."""
+        """What `CopyEngine.submit` and `load_window` take. InvalidArgument when a tensor has none."""
         try:
             return self._native.resolve(self._numbers)
         except RuntimeError as error:
             raise InvalidArgument(str(error)) from error
 
-    def device_bytes(self) -> list[int]:
-        """Bytes of each on the device, with what pads its tiles."""
-        return [self._native.device_bytes(int(buffer)) for buffer in self.buffers()]
-
-    def layouts(self) -> list[str]:
-        """Of each, how its dimensions lie in device memory: two tensors with other words hold other bytes."""
-        return [self._native.describe_layout(int(buffer)) for buffer in self.buffers()]
+    def layouts(self) -> list[DeviceLayout]:
+        """Of each, how its bytes lie on the device. InvalidArgument where the runtime cannot say."""
+        try:
+            return [
+                DeviceLayout.of(self._native.device_bytes(buffer), *self._native.layout_of(buffer))
+                for buffer in map(int, self.buffers())
+            ]
+        except RuntimeError as error:
+            raise InvalidArgument(str(error)) from error
 
 
 def _open(probe: int) -> native.TorchTpuBuffers:
@@ -102,7 +128,7 @@ def _open(probe: int) -> native.TorchTpuBuffers:
 
 
 def plugin_path() -> str:
-    """The PJRT plugin that torch_tpu uses: TPU_LIBRARY_PATH, else the libtpu package's. Found as torch_tpu does."""
+    """The PJRT plugin that torch_tpu uses: TPU_LIBRARY_PATH, else the libtpu package's."""
     named = os.environ.get("TPU_LIBRARY_PATH")
     if named:
         return named
@@ -135,7 +161,10 @@ def _self_test(tensors: native.TorchTpuBuffers, device: PjrtDevice, like: TpuTen
     engine = native.CopyEngine(None, threads=1, arena=memory.data, backend=native_backend(device))
     try:
         layouts = [engine.add_layout([(ordinal << 44, size, size)], 1, 1) for ordinal in range(2)]
-        zero, refs = np.zeros(1, np.int64), (np.zeros(1, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint64))
+        zero, refs = (
+            np.zeros(1, np.int64),
+            (np.zeros(1, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint64)),
+        )
         engine.submit(1, "store", [layouts[0]], [1], zero, zero, refs, buffers=buffers)
         stored = engine.wait([1], _SELF_TEST_TIMEOUT_S)
         buffers = tensors.resolve(numbers)
@@ -147,5 +176,5 @@ def _self_test(tensors: native.TorchTpuBuffers, device: PjrtDevice, like: TpuTen
         engine.close()
     if not (stored and loaded and done.get(1) and done.get(2)) or (target.cpu() != source.cpu()).any():
         raise InvalidArgument(
-            "what was read from one tensor and written into another did not arrive: its buffers cannot be used"
+            "what was read from one tensor and written into another did not arrive: no use of these buffers"
         )

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from tpu_sync_native import _core
 
-STUB = ast.parse((Path(__file__).parents[2] / "tpu_sync_native/python/_core.pyi").read_text())
+FOLDER = Path(__file__).parents[2] / "tpu_sync_native/python"
+STUB = [
+    node for name in ("_core.pyi", "_devices.pyi") for node in ast.parse((FOLDER / name).read_text()).body
+]
 ALIASES = {"Bytes", "Keys", "Keep", "U8", "U32", "U64"}
 
 
@@ -25,11 +28,11 @@ def public(names: object) -> set[str]:
 
 
 def test_module_names() -> None:
-    assert names_in(STUB.body) - ALIASES == public(_core)
+    assert names_in(STUB) - ALIASES == public(_core)
 
 
 def test_members() -> None:
-    for node in STUB.body:
+    for node in STUB:
         if isinstance(node, ast.ClassDef) and node.name != "DaemonLost":
             stubbed = {name for name in names_in(node.body) if not name.startswith("_")}
             assert stubbed == public(getattr(_core, node.name)), node.name
@@ -37,7 +40,7 @@ def test_members() -> None:
 
 def test_argument_names() -> None:
     """pybind11 writes each signature into the docstring: the stub's argument names must be there in order."""
-    for node in STUB.body:
+    for node in STUB:
         if not isinstance(node, ast.ClassDef) or node.name == "DaemonLost":
             continue
         for method in (m for m in node.body if isinstance(m, ast.FunctionDef) and m.name != "__len__"):

@@ -37,6 +37,11 @@ py::array_t<uint64_t> Resolve(const TensorBuffers& tensors, const std::vector<ui
   return buffers;
 }
 
+py::tuple LayoutOf(const TensorBuffers& tensors, uint64_t buffer) {
+  const torch_tpu::DeviceLayout layout = tensors.LayoutOf(buffer);
+  return py::make_tuple(layout.dimensions, layout.minor_to_major, layout.tiles);
+}
+
 }  // namespace
 
 void BindTorchTpu(py::module_& module) {
@@ -46,7 +51,7 @@ void BindTorchTpu(py::module_& module) {
            py::arg("client_handle"))
       .def("resolve", &Resolve, py::arg("tensors"))
       .def("device_bytes", &TensorBuffers::DeviceBytes, py::arg("buffer"))
-      .def("describe_layout", &TensorBuffers::DescribeLayout, py::arg("buffer"))
+      .def("layout_of", &LayoutOf, py::arg("buffer"))
       .def_property_readonly("api", &TensorBuffers::api)
       .def_property_readonly("client", &TensorBuffers::client);
 }

@@ -42,6 +42,9 @@ std::vector<AbiStruct> Structs() {
       ARGS(ClientPlatformName, "PJRT_Client_PlatformName", ClientPlatformName::kCall.struct_size,
            FIELD(ClientPlatformName, "client", client), FIELD(ClientPlatformName, "platform_name", name),
            FIELD(ClientPlatformName, "platform_name_size", name_size)),
+      ARGS(BufferDimensions, "PJRT_Buffer_Dimensions", BufferDimensions::kCall.struct_size,
+           FIELD(BufferDimensions, "buffer", buffer), FIELD(BufferDimensions, "dims", dims),
+           FIELD(BufferDimensions, "num_dims", num_dims)),
       {"PJRT_Buffer_MemoryLayout_Tiled",
        MemoryLayout::Tiled::kStructSize,
        sizeof(MemoryLayout::Tiled),
@@ -104,10 +107,10 @@ std::vector<AbiStruct> Structs() {
 
 AbiTable DescribeAbi() {
   AbiTable table{Structs(), {}, kRawBufferExtensionType};
-  for (const Call& call :
-       {ErrorDestroy::kCall, ErrorMessage::kCall, EventDestroy::kCall, EventAwait::kCall, EventOnReady::kCall,
-        ClientPlatformName::kCall, BufferGetMemoryLayout::kCall, BufferOnDeviceSize::kCall,
-        BufferIsDeleted::kCall, BufferReadyEvent::kCall, ClientDmaMap::kCall, ClientDmaUnmap::kCall}) {
+  for (const Call& call : {ErrorDestroy::kCall, ErrorMessage::kCall, EventDestroy::kCall, EventAwait::kCall,
+                           EventOnReady::kCall, ClientPlatformName::kCall, BufferDimensions::kCall,
+                           BufferGetMemoryLayout::kCall, BufferOnDeviceSize::kCall, BufferIsDeleted::kCall,
+                           BufferReadyEvent::kCall, ClientDmaMap::kCall, ClientDmaUnmap::kCall}) {
     table.slots.push_back({call.name, sizeof(Api) + call.slot * sizeof(void*), sizeof(void*)});
   }
   return table;

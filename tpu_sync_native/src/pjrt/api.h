@@ -127,6 +127,15 @@ struct MemoryLayout {
   Type type = kTiled;
 };
 
+struct BufferDimensions {
+  static constexpr Call kCall{"PJRT_Buffer_Dimensions", 60, 40};
+  size_t struct_size = kCall.struct_size;
+  Extension* extensions = nullptr;
+  Buffer* buffer = nullptr;
+  const int64_t* dims = nullptr;  // live as long as the buffer
+  size_t num_dims = 0;
+};
+
 struct BufferGetMemoryLayout {
   static constexpr Call kCall{"PJRT_Buffer_GetMemoryLayout", 63, 104};
   size_t struct_size = kCall.struct_size;

@@ -136,30 +136,25 @@ uint64_t TensorBuffers::DeviceBytes(uint64_t buffer) const {
   return args.bytes;
 }
 
-std::string TensorBuffers::DescribeLayout(uint64_t buffer) const {
-  pjrt::BufferGetMemoryLayout args;
-  args.buffer = reinterpret_cast<pjrt::Buffer*>(buffer);
-  const std::string error = library_->Try(&args);
+DeviceLayout TensorBuffers::LayoutOf(uint64_t buffer) const {
+  pjrt::BufferDimensions shape;
+  pjrt::BufferGetMemoryLayout memory;
+  shape.buffer = memory.buffer = reinterpret_cast<pjrt::Buffer*>(buffer);
+  std::string error = library_->Try(&shape);
+  if (error.empty()) error = library_->Try(&memory);
+  if (error.empty() && memory.layout.type != pjrt::MemoryLayout::kTiled) error = "its layout has no tiles";
   if (!error.empty()) throw std::runtime_error(error);
-  std::string words;
-  const auto join = [&words](const int64_t* values, size_t count) {
-    for (size_t i = 0; i < count; ++i) words += (i == 0 ? "" : ",") + std::to_string(values[i]);
-  };
-  if (args.layout.type == pjrt::MemoryLayout::kStrides) {
-    words = "strides ";
-    join(args.layout.strides.byte_strides, args.layout.strides.count);
-    return words;
-  }
-  const pjrt::MemoryLayout::Tiled& tiled = args.layout.tiled;
-  join(tiled.minor_to_major, tiled.minor_to_major_size);
-  size_t first = 0;
+
+  const pjrt::MemoryLayout::Tiled& tiled = memory.layout.tiled;
+  DeviceLayout layout;
+  layout.dimensions.assign(shape.dims, shape.dims + shape.num_dims);
+  layout.minor_to_major.assign(tiled.minor_to_major, tiled.minor_to_major + tiled.minor_to_major_size);
+  const int64_t* first = tiled.tile_dims;
   for (size_t i = 0; i < tiled.tiles; ++i) {
-    words += i == 0 ? " (" : "(";
-    join(tiled.tile_dims + first, tiled.tile_dim_sizes[i]);
-    words += ")";
+    layout.tiles.emplace_back(first, first + tiled.tile_dim_sizes[i]);
     first += tiled.tile_dim_sizes[i];
   }
-  return words;
+  return layout;
 }
 
 }  // namespace tpu_sync_native::torch_tpu

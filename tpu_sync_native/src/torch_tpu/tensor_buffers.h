@@ -27,6 +27,13 @@ struct TensorLayout {
   uint64_t client_handle = 0;  // PjRtCApiClient: PJRT_Client*
 };
 
+// How a buffer's bytes lie in device memory. Several tiles nest: each next one cuts the one before.
+struct DeviceLayout {
+  std::vector<int64_t> dimensions;
+  std::vector<int64_t> minor_to_major;
+  std::vector<std::vector<int64_t>> tiles;
+};
+
 class TensorBuffers {
  public:
   // library: torch_tpu's library with these functions; plugin: the PJRT plugin that it uses. Both are loaded
@@ -41,8 +48,8 @@ class TensorBuffers {
 
   // Bytes the device keeps for a buffer; what pads its tiles counts. Throws std::runtime_error.
   uint64_t DeviceBytes(uint64_t buffer) const;
-  // The order of its dimensions and its tiles in words, e.g. "2,1,0 (8,128)(2,1)". Throws std::runtime_error.
-  std::string DescribeLayout(uint64_t buffer) const;
+  // Throws std::runtime_error, also where the runtime describes the memory in another way.
+  DeviceLayout LayoutOf(uint64_t buffer) const;
 
   uint64_t api() const { return api_; }        // PJRT_Api*
   uint64_t client() const { return client_; }  // PJRT_Client*

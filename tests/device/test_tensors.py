@@ -1,0 +1,130 @@
+"""From tensors on device "tpu" through a real daemon's arena and back, while steps run in between."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harness import Daemon, keys_of, until
+from pools import Pool, arrays
+
+from kvtier import Client, CopyEngine, Namespace
+
+WAIT_S = 30.0
+STORED, TARGETS = [2, 3, 4, 9, 11], [20, 5, 6, 7, 0]
+
+
+class Lane:
+    """A pool, a daemon's namespace and a copy engine between them."""
+
+    def __init__(self, client: Client, pool: Pool) -> None:
+        self.pool = pool
+        self.ns: Namespace = client.namespace({"pool": pool.kind}, pool.chunk_bytes)
+        self.engine: CopyEngine = client.copy_engine(2, device=pool.buffers.device)
+        self.layout = self.engine.add_layout(pool.regions(), 24, 1)
+        self.job = 0
+
+    def submit(self, direction: Any, blocks: list[int], lease: Any, first_chunk: int = 0) -> int:
+        self.job += 1
+        ids, positions = arrays(blocks)
+        self.engine.submit(
+            self.job,
+            direction,
+            [self.layout],
+            [len(blocks)],
+            ids,
+            positions,
+            tuple(column[first_chunk : first_chunk + len(blocks)] for column in lease.refs),
+            buffers=self.pool.buffers.buffers(),
+        )
+        return self.job
+
+    def store(self, keys: list[bytes], blocks: list[int]) -> None:
+        lease = self.ns.reserve_slots(keys)
+        assert len(lease) == len(keys)
+        job = self.submit("store", blocks, lease)
+        assert self.engine.wait([job], WAIT_S)
+        assert [row[:2] for row in self.engine.poll()] == [(job, True)]
+        assert self.ns.commit_slots(lease, wait=True)
+
+
+@pytest.fixture
+def lane_of(daemon: Daemon, tpu: Any, plugin: Any) -> Iterator[Callable[[str], Lane]]:
+    with daemon.client() as client:
+        lanes: list[Lane] = []
+
+        def make(kind: str) -> Lane:
+            lanes.append(Lane(client, Pool(kind, tpu)))
+            return lanes[-1]
+
+        yield make
+        for lane in lanes:
+            lane.engine.close()
+
+
+@pytest.mark.parametrize("kind", ["layer-major", "block-major"])
+def test_blocks_come_back_into_other_blocks_while_steps_run(
+    lane_of: Callable[[str], Lane], plugin: Any, kind: str
+) -> None:
+    lane = lane_of(kind)
+    pool, keys = lane.pool, keys_of(kind, len(STORED))
+    pool.step([1, 2, 3], 0.5)  # the store must see what this wrote
+    saved = pool.contents(STORED)
+    lane.store(keys, STORED)
+    pool.poison(STORED)
+
+    plugin.set("latency_us", 2000)  # so that one window does not do it all
+    lease = lane.ns.lease_slots(keys)
+    assert len(lease) == len(keys)
+    jobs = {lane.submit("load", [block], lease, chunk): True for chunk, block in enumerate(TARGETS)}
+    windows = 0
+    while lane.engine.pending():
+        lane.engine.load_window(pool.buffers.buffers(), 0.001)
+        windows += 1
+        pool.step([1, 12], 0.25)
+    assert windows > 1
+    assert {row[0]: row[1] for row in lane.engine.poll()} == jobs
+    lane.ns.release_slots(lease)
+    pool.expect_loaded(saved, TARGETS)
+    pool.check()
+    assert lane.engine.counters()["load_bytes"] == len(TARGETS) * pool.chunk_bytes
+
+
+def test_a_step_moves_the_buffers(tpu: Any, plugin: Any) -> None:
+    """Why they are asked for at every submit."""
+    pool = Pool("layer-major", tpu)
+    before = pool.buffers.buffers().tolist()
+    pool.step([3], 1.0)
+    assert pool.buffers.buffers().tolist() != before
+
+
+def test_a_store_reads_what_was_there_when_it_was_submitted(
+    lane_of: Callable[[str], Lane], plugin: Any
+) -> None:
+    """The next step writes the same blocks while the store is still in the device's queue."""
+    lane = lane_of("layer-major")
+    pool, keys = lane.pool, keys_of("early", len(STORED))
+    saved = pool.contents(STORED)
+    lease = lane.ns.reserve_slots(keys)
+    plugin.set("queue_gate", 1)
+    job = lane.submit("store", STORED, lease)
+    pool.step(STORED, 3.0)
+    pool.buffers.buffers()
+    plugin.set("queue_gate", 0)
+    assert lane.engine.wait([job], WAIT_S)
+    assert [row[:2] for row in lane.engine.poll()] == [(job, True)]
+    assert lane.ns.commit_slots(lease, wait=True)
+
+    read = lane.ns.lease_slots(keys)
+    lane.submit("load", TARGETS, read)
+    lane.engine.load_window(pool.buffers.buffers(), WAIT_S)
+    assert until(lambda: not lane.engine.pending(), "the load")
+    lane.ns.release_slots(read)
+    pool.expect_loaded(saved, TARGETS)
+    pool.check()
+
+
+def test_nothing_is_held_in_the_end(lane_of: Callable[[str], Lane], plugin: Any) -> None:
+    before = plugin.get("aliases"), plugin.get("errors")
+    lane = lane_of("block-major")
+    lane.store(keys_of("held", 3), [1, 2, 3])
+    assert until(lambda: (plugin.get("aliases"), plugin.get("errors")) == before, "the end of all holds")
