@@ -10,16 +10,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-# Of this module as well; described there.
-from tpu_sync_native._devices import (
-    CopyBackend as CopyBackend,
-    TorchTpuBuffers as TorchTpuBuffers,
-    cuda_backend as cuda_backend,
-    host_backend as host_backend,
-    pjrt_abi as pjrt_abi,
-    pjrt_backend as pjrt_backend,
-)
+from tpu_sync_native._devices import *  # noqa: F403  what is there is of this module as well
+from tpu_sync_native._devices import CopyBackend
 
 Keys = Sequence[bytes] | npt.NDArray[np.uint8]
 U8 = npt.NDArray[np.uint8]
