@@ -100,12 +100,22 @@ class KVTierConnector(OffloadingConnector):
         and hands what comes out of it to all its connectors."""
         if get_kv_transfer_group() is not self:
             return None
-        return KernelReport(kernels_of(self._vllm_config.compilation_config.static_forward_context))
+        return self._kernel_report()
+
+    def _kernel_report(self) -> KernelReport:
+        """How the kernels, and the device itself, arrange a layer's bytes."""
+        layers = kernels_of(self._vllm_config.compilation_config.static_forward_context)
+        worker = getattr(self.connector_worker, "worker", None)
+        if words := getattr(worker, "layout_words", ""):
+            layers = {layer: f"{kernels} on {words}" for layer, kernels in layers.items()}
+        return KernelReport(layers)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Wait for copies whose device blocks are used anew by the next forward pass."""
         self._doom_outdated_loads(kv_connector_metadata)
         super().handle_preemptions(kv_connector_metadata)
+        # The step before is launched, the next one is not: the time for loads where steps replace buffers.
+        cast(Any, self.connector_worker).worker.load_window()
 
     @guarded(nothing)
     def _doom_outdated_loads(self, metadata: Any) -> None:

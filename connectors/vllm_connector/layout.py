@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kvtier_connectors.vllm_connector.devices import DeviceTensors, Region
 
 I64 = npt.NDArray[np.int64]
 
@@ -90,23 +91,20 @@ def _is_full_attention(spec: Any) -> bool:
     return any(base.__name__ == "FullAttentionSpec" for base in type(spec).__mro__)
 
 
-def regions_of(caches: Any, group: int) -> list[tuple[int, int, int]]:
+def regions_of(caches: Any, tensors: DeviceTensors, group: int) -> list[Region]:
     """(address of block 0, bytes between blocks, page bytes) of each region of a group; aliases once.
 
-    caches: vLLM's CanonicalKVCaches. ValueError for tensors outside host memory.
+    caches: vLLM's CanonicalKVCaches; tensors: the same, as their device has them.
     """
-    regions: list[tuple[int, int, int]] = []
+    regions: list[Region] = []
     for ref in caches.group_data_refs[group]:
-        tensor = caches.tensors[ref.tensor_idx].tensor
-        if tensor.device.type != "cpu":
-            raise ValueError(f"KV cache on {tensor.device}: only host memory has a copy backend so far")
-        region = (tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), ref.page_size_bytes)
+        region = tensors.region(ref.tensor_idx, ref.page_size_bytes)
         if region not in regions:
             regions.append(region)
     return regions
 
 
-def check_regions(plan: GroupPlan, regions: Sequence[tuple[int, int, int]]) -> None:
+def check_regions(plan: GroupPlan, regions: Sequence[Region]) -> None:
     """ValueError when the tensors do not fit the plan that the scheduler leases slots by."""
     have = sum(page for _, _, page in regions)
     if have == 0 or have > plan.block_bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 CHUNK_TOKENS_DEFAULT = 256
-_STORAGE = (("load_deadline_ms", 1), ("prefetch_requests", 0))
+_LOADS = (("load_deadline_ms", 1), ("load_window_ms", 1), ("prefetch_requests", 0))
 
 # Keys that vLLM's offloading framework reads itself, with our defaults where they differ from vLLM's.
 FRAMEWORK_KEYS = frozenset({"blocks_per_chunk", "offload_prompt_only", "self_describing_kv_events"})
@@ -26,11 +26,12 @@ class Settings:
     copy_threads: int = 0  # of each worker; 0: half the cores, 1 to 4
     deadline_ms: int = 50  # longest wait of one call for the daemon; then the session counts as lost
     load_deadline_ms: int = 10_000  # longest wait of a load for chunks on storage; then it has failed
+    load_window_ms: int = 2  # time of each step for loads, on devices that load between steps only
     prefetch_requests: int = 8  # requests in the queue whose chunks are brought up from storage meanwhile
     load_failure_policy: str = "recompute"  # or "fail": end a request whose load failed
 
     def __post_init__(self) -> None:
-        for name, low in (("chunk_tokens", 1), ("copy_threads", 0), ("deadline_ms", 1), *_STORAGE):
+        for name, low in (("chunk_tokens", 1), ("copy_threads", 0), ("deadline_ms", 1), *_LOADS):
             value = getattr(self, name)
             if type(value) is not int or value < low:
                 raise ValueError(f"kv_connector_extra_config.{name}: {value!r}; allowed: an integer >= {low}")

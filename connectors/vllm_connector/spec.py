@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from kvtier_connectors.vllm_connector import counters, settings
+from kvtier_connectors.vllm_connector.devices import TENSORS_OF, tensors_of
 from kvtier_connectors.vllm_connector.fingerprint import Fingerprints
 from kvtier_connectors.vllm_connector.guard import record_fault
 from kvtier_connectors.vllm_connector.layout import check_regions, plan_groups, regions_of
@@ -97,7 +98,8 @@ class KVTierSpec(OffloadingSpec):
 
     def _build_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         parallel = self.config.parallel
-        regions = [regions_of(kv_caches, group) for group in range(len(self._plans))]
+        tensors = tensors_of(kv_caches)
+        regions = [regions_of(kv_caches, tensors, group) for group in range(len(self._plans))]
         for plan, group_regions in zip(self._plans, regions, strict=True):
             check_regions(plan, group_regions)
         client = self._connect(f"worker{parallel.rank}")
@@ -107,10 +109,12 @@ class KVTierSpec(OffloadingSpec):
             client,
             self._plans,
             regions,
+            tensors,
             num_blocks=self._kv_cache_config.num_blocks,
             part=0 if self.replicated_layout else parallel.rank,
             copy_threads=self.settings.copy_threads,
             load_deadline_ms=self.settings.load_deadline_ms,
+            load_window_ms=self.settings.load_window_ms,
         )
 
     def _connect(self, role: str) -> "Client | None":
@@ -146,7 +150,7 @@ def unsupported(vllm_config: Any) -> str | None:
     """Why an engine of this configuration cannot use the host's tier, or None."""
     from vllm.platforms import current_platform
 
-    if current_platform.device_type != "cpu":
+    if current_platform.device_type not in TENSORS_OF:
         return f"no copy backend for device {current_platform.device_type!r}"
     if not vllm_config.cache_config.enable_prefix_caching:
         # Not only a user's choice: vLLM does so where a backend or model cannot go on from a prefix (the

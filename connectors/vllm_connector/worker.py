@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from kvtier_connectors.vllm_connector.devices import DeviceTensors, Region
 from kvtier_connectors.vllm_connector.guard import guarded, nothing, record_fault
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.transfer import SlotSpec
@@ -29,8 +30,6 @@ logger = logging.getLogger(__name__)
 FLUSH_TIMEOUT_S = 5.0
 # What is in host memory is copied by then; what is not waits for storage.
 LOAD_FLUSH_TIMEOUT_S = 0.05
-
-Region = tuple[int, int, int]
 
 
 @dataclass(eq=False)
@@ -67,20 +66,24 @@ class KVTierWorker(OffloadingWorker):
         client: "Client",
         plans: Sequence[GroupPlan],
         regions: Sequence[Sequence[Region]],
+        tensors: DeviceTensors,
         *,
         num_blocks: int,
         part: int,
         copy_threads: int,
         load_deadline_ms: int,
+        load_window_ms: int,
     ) -> None:
         """regions: per group, (address of block 0, bytes between blocks, page bytes) of each region."""
         self._client = client
         self._plans = tuple(plans)
         self._regions = regions
+        self._tensors = tensors
         self._num_blocks = num_blocks
         self._part = part
         self._copy_threads = copy_threads
         self._load_deadline_ms = load_deadline_ms
+        self._load_window_s = load_window_ms / 1000
         # vLLM takes single lost blocks where a block id belongs to one group only.
         self._may_be_partial = len(self._plans) == 1 and not self._plans[0].windowed
         self._chunk_bytes = tuple(plan.chunk_bytes for plan in self._plans)
@@ -98,7 +101,9 @@ class KVTierWorker(OffloadingWorker):
     # ---- attachment ----
 
     def _attached(self, boot_id: int, *, replace: bool = True) -> None:
-        engine = self._client.copy_engine(self._copy_threads, load_deadline_ms=self._load_deadline_ms)
+        engine = self._client.copy_engine(
+            self._copy_threads, load_deadline_ms=self._load_deadline_ms, device=self._tensors.device
+        )
         layouts = [
             engine.add_layout(
                 list(regions),
@@ -176,6 +181,7 @@ class KVTierWorker(OffloadingWorker):
             blocks,
             positions,
             (spec.slots, spec.generations, spec.offsets),
+            **self._tensors.job_options(),
         )
         lane.jobs.add(job)
         return True
@@ -223,6 +229,22 @@ class KVTierWorker(OffloadingWorker):
         with self._swap:
             return [*self._retired, *([self._lane] if self._lane is not None else [])]
 
+    @property
+    def layout_words(self) -> str:
+        """How the device lays out bytes; of the fingerprint."""
+        return self._tensors.words
+
+    @guarded(nothing)
+    def load_window(self) -> None:
+        """Between two steps: copy what can be of the loads, on devices where that is the time for it."""
+        self._load_for(self._load_window_s)
+
+    def _load_for(self, seconds: float) -> None:
+        if self._tensors.windows and self._loads:
+            for lane in self._lanes():
+                if lane.jobs & self._loads.keys():
+                    lane.engine.load_window(self._tensors.buffers(), seconds)
+
     def take_failed(self) -> set[int]:
         """Jobs among those that `get_finished` returned that failed."""
         failed, self._failed = self._failed, set()
@@ -247,6 +269,8 @@ class KVTierWorker(OffloadingWorker):
         waits for storage would write into the blocks later, so its engine is closed and another one takes
         over: what has not arrived is lost.
         """
+        if self._loads.keys() & job_ids:
+            self._load_for(LOAD_FLUSH_TIMEOUT_S)
         for lane in self._lanes():
             jobs = sorted(job_ids & lane.jobs)
             if self._loads.keys() & jobs and not lane.engine.wait(jobs, LOAD_FLUSH_TIMEOUT_S):
@@ -292,6 +316,10 @@ class AbsentWorker(OffloadingWorker):
 
     submit_load = submit_store
     absent = True
+    layout_words = ""
+
+    def load_window(self) -> None:
+        """There is nothing to load."""
 
     def get_finished(self) -> list[TransferResult]:
         """The failed jobs."""

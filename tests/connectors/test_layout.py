@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kvtier_connectors.vllm_connector.devices import tensors_of
 from kvtier_connectors.vllm_connector.layout import (
     GroupPlan,
     block_positions,
@@ -177,13 +178,16 @@ def caches(tensors, refs):
 
 def test_regions_of_a_group_name_aliases_once():
     both = caches([Tensor(1000, 64), Tensor(9000, 64)], [[(0, 64), (1, 64), (0, 64)], [(1, 32)]])
-    assert regions_of(both, 0) == [(1000, 64, 64), (9000, 64, 64)]
-    assert regions_of(both, 1) == [(9000, 64, 32)]
+    tensors = tensors_of(both)
+    assert regions_of(both, tensors, 0) == [(1000, 64, 64), (9000, 64, 64)]
+    assert regions_of(both, tensors, 1) == [(9000, 64, 32)]
 
 
 def test_device_memory_without_a_backend_is_refused():
-    with pytest.raises(ValueError, match="cuda"):
-        regions_of(caches([Tensor(0, 64, "cuda")], [[(0, 64)]]), 0)
+    with pytest.raises(ValueError, match=r"xpu; .* cpu, cuda, tpu"):
+        tensors_of(caches([Tensor(0, 64, "xpu")], [[(0, 64)]]))
+    with pytest.raises(ValueError, match="cpu and cuda"):
+        tensors_of(caches([Tensor(0, 64, "cuda"), Tensor(0, 64)], [[(0, 64)]]))
 
 
 def test_tensors_larger_than_the_plan_are_refused():

@@ -129,6 +129,8 @@ class FakeEngine:
         self.submitted: dict[int, tuple] = {}
         self.finished: list[tuple[int, bool, int, float, int]] = []
         self.waits: list[list[int]] = []
+        self.windows: list[tuple] = []
+        self.options: dict[int, dict] = {}
         self.stuck = False
         self.closed = False
 
@@ -136,7 +138,12 @@ class FakeEngine:
         self.layouts.append((regions, num_blocks, blocks_per_chunk, chunk_offset))
         return len(self.layouts) - 1
 
-    def submit(self, job, direction, layouts, group_sizes, block_ids, block_positions, refs):
+    def load_window(self, buffers, seconds):
+        self.windows.append((buffers, seconds))
+        return True
+
+    def submit(self, job, direction, layouts, group_sizes, block_ids, block_positions, refs, **options):
+        self.options[job] = options
         self.submitted[job] = (
             direction,
             layouts,
@@ -168,6 +175,7 @@ class FakeClient:
 
     def __init__(self):
         self.engines: list[FakeEngine] = []
+        self.devices = []
         self.callbacks = []
         self.closed = False
 
@@ -178,7 +186,8 @@ class FakeClient:
         for callback in self.callbacks:
             callback(boot_id)
 
-    def copy_engine(self, threads=0, *, load_deadline_ms=10_000):
+    def copy_engine(self, threads=0, *, load_deadline_ms=10_000, device=None):
+        self.devices.append(device)
         self.engines.append(FakeEngine())
         return self.engines[-1]
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fakes import FakeClient
 from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.vllm_connector.devices import HostTensors
 from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.transfer import SlotSpec, WorkerReport
 from kvtier_connectors.vllm_connector.worker import AbsentWorker, KVTierWorker
@@ -34,6 +35,20 @@ def device(sizes=(4, 2), indices=(0, 0)):
     return GPULoadStoreSpec(list(range(10, 10 + sum(sizes))), list(sizes), list(indices))
 
 
+def worker_of(client, part=0, groups=2, tensors=None):
+    return KVTierWorker(
+        client,
+        PLANS[:groups],
+        REGIONS[:groups],
+        tensors or HostTensors([]),
+        num_blocks=100,
+        part=part,
+        copy_threads=0,
+        load_deadline_ms=900,
+        load_window_ms=3,
+    )
+
+
 @pytest.fixture
 def client():
     return FakeClient()
@@ -42,7 +57,7 @@ def client():
 @pytest.fixture
 def worker(client):
     guard.faults.clear()
-    one = KVTierWorker(client, PLANS, REGIONS, num_blocks=100, part=1, copy_threads=0, load_deadline_ms=900)
+    one = worker_of(client, part=1)
     client.attach(7)
     return one
 
@@ -97,9 +112,7 @@ def test_what_cannot_be_copied_is_a_failed_job_reported_once(client, worker, bad
 
 
 def test_no_daemon_yet(client):
-    worker = KVTierWorker(
-        client, PLANS, REGIONS, num_blocks=100, part=0, copy_threads=0, load_deadline_ms=900
-    )
+    worker = worker_of(client)
     worker.submit_load(1, spec(), device())
     assert outcome(worker) == {1: False}
     client.attach(7)
@@ -143,9 +156,7 @@ def test_after_a_reattachment_the_old_engine_finishes_what_it_has(client, worker
 def single(client):
     """A worker of a model with one KV group."""
     guard.faults.clear()
-    one = KVTierWorker(
-        client, PLANS[:1], REGIONS[:1], num_blocks=100, part=0, copy_threads=0, load_deadline_ms=900
-    )
+    one = worker_of(client, groups=1)
     client.attach(7)
     return one
 
@@ -245,6 +256,51 @@ def test_a_worker_without_backend_fails_everything_once():
     assert outcome(worker) == {}
     assert worker.absent
     assert worker.take_partial() == (set(), set())
+
+
+class MovingTensors(HostTensors):
+    """Tensors whose buffers are others at every question."""
+
+    device = "moving"
+    words = "tiled"
+    windows = True
+
+    def __init__(self):
+        self.asked = 0
+
+    def job_options(self):
+        return {"buffers": self.buffers()}
+
+    def buffers(self):
+        self.asked += 1
+        return [self.asked]
+
+
+def test_buffers_that_move_are_asked_for_at_every_job_and_window(client):
+    worker = worker_of(client, tensors=MovingTensors())
+    client.attach(7)
+    engine = client.engines[0]
+    assert client.devices == ["moving"]
+    worker.submit_store(1, device(), spec())
+    worker.load_window()  # there is no load
+    assert engine.windows == []
+    worker.submit_load(2, spec(), device())
+    worker.load_window()
+    assert engine.options == {1: {"buffers": [1]}, 2: {"buffers": [2]}}
+    assert engine.windows == [([3], 0.003)]
+    worker.wait({2})  # a load gets a last window before its blocks are taken away
+    assert engine.windows[1:] == [([4], 0.05)]
+    engine.end(2)
+    assert outcome(worker) == {2: True}
+    worker.load_window()
+    assert len(engine.windows) == 2
+
+
+def test_plain_memory_needs_no_windows(client, worker):
+    worker.submit_load(1, spec(), device())
+    worker.load_window()
+    assert client.engines[0].windows == []
+    assert client.engines[0].options == {1: {}}
 
 
 def test_reports_of_workers_add_up_in_any_order():
