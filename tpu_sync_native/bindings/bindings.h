@@ -20,6 +20,7 @@ void BindSession(pybind11::module_& module);   // Session, DaemonLost
 void BindCatalog(pybind11::module_& module);   // catalog_make_empty
 void BindDevices(pybind11::module_& module);   // CopyBackend, one function per backend
 void BindTorchTpu(pybind11::module_& module);  // TorchTpuBuffers
+void BindFakeDevice(pybind11::module_& module);
 void BindCopyEngine(pybind11::module_& module);
 void BindFiles(pybind11::module_& module);    // Files, FileReader, FileAppender
 void BindStorage(pybind11::module_& module);  // Storage

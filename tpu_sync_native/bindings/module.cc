@@ -50,6 +50,7 @@ PYBIND11_MODULE(_core, module) {
   BindCatalog(module);
   BindDevices(module);
   BindTorchTpu(module);
+  BindFakeDevice(module);
   BindCopyEngine(module);
   BindFiles(module);
   BindStorage(module);

@@ -1,7 +1,7 @@
 """The part of `_core` that is about devices. There is no module of this name: it is one file of the stub."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -76,3 +76,54 @@ class TorchTpuBuffers:
     @property
     def client(self) -> int:
         """PJRT_Client*."""
+
+class FakeDevice:
+    """A device in plain memory that behaves as real ones do at their worst; for tests and benchmarks.
+
+    Its queues, "steps" and "copies", are one where in_order_queue is set. Time is its own, see
+    copy/fake_device.h: a copy costs copy_ns and its bytes / bytes_per_us. copies_failing and holds_refused
+    are faults in 1000, from `seed`."""
+
+    def __init__(
+        self,
+        *,
+        replaces_buffers: bool = True,
+        in_order_queue: bool = True,
+        alignment_bytes: int = 1,
+        piece_bytes_max: int = 0,
+        inflight_bytes_max: int = 0,
+        copy_ns: int = 1_000,
+        bytes_per_us: int = 10_000,
+        seed: int = 1,
+        copies_failing: int = 0,
+        holds_refused: int = 0,
+    ) -> None: ...
+    def backend(self) -> CopyBackend: ...
+    def make_buffer(self, size_bytes: int) -> int:
+        """A buffer of zeros: its handle, as CopyEngine.submit takes it."""
+    def read(self, buffer: int) -> bytes: ...
+    def write(self, buffer: int, data: bytes) -> None:
+        """From the buffer's start, around the queues."""
+    def step(
+        self,
+        buffers: Sequence[int],
+        writes: Sequence[tuple[int, int, bytes]],  # (place in `buffers`, offset, bytes)
+        cost_ns: int = 0,
+        fails: bool = False,
+    ) -> list[int]:
+        """Launch a step; what lies in the buffers' places from now on (written when the step has run)."""
+    def pause(self, queue: Literal["steps", "copies"]) -> None: ...
+    def resume(self, queue: Literal["steps", "copies"]) -> None: ...
+    def run(self, queue: Literal["steps", "copies"], operations: int) -> None:
+        """Let so many operations of a paused queue through."""
+    def await_queued(
+        self, queue: Literal["steps", "copies"], operations: int, timeout_s: float = 60.0
+    ) -> bool:
+        """Until so many wait in the queue; False when the time is over first."""
+    def await_idle(self, queue: Literal["steps", "copies"], timeout_s: float = 60.0) -> bool: ...
+    def fail_copies(self, count: int) -> None: ...
+    def held(self) -> int:
+        """Holds of its buffers that are alive."""
+    def log(self) -> list[tuple[str, int, int, int, int, bool]]:
+        """What has been through the queues: (store | load | step, bytes, begin ns, end ns, cost in ns of the
+        copies in its queue when a step was launched, ok)."""

@@ -12,15 +12,6 @@
 namespace tpu_sync_native::testing {
 namespace {
 
-DeviceMemory HostMemory(uint64_t bytes) {
-  auto memory = std::make_shared<std::vector<uint8_t>>(bytes);
-  return {.address = reinterpret_cast<uint64_t>(memory->data()),
-          .read = [memory] { return *memory; },
-          .write = [memory](std::span<const uint8_t> data) { std::ranges::copy(data, memory->begin()); }};
-}
-
-TEST(HostBackendPassesTheKit) { RunBackendKit({MakeHostBackend, HostMemory}); }
-
 TEST(HostBackendSaysWhatItCan) {
   const std::shared_ptr<CopyBackend> backend = MakeHostBackend();
   const CopyCapabilities& can = backend->capabilities();

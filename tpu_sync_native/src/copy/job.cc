@@ -183,17 +183,17 @@ bool CopyJob::StillValid(uint32_t chunk, const SlotGuard* guard) const {
   return guard == nullptr || guard->Unchanged(chunks_[chunk].slot, chunks_[chunk].generation, direction_);
 }
 
-uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with, const CopyHold* hold) {
+uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with, const CopyHold* buffers) {
   ExtentList* const scratch = with.scratch;
   uint64_t extents = 0;
   bool moved = true;
   const auto flush = [&] {
     if (scratch->empty()) return;
     extents += scratch->view().size();
-    const bool bounded = with.backend->capabilities().buffers && hold != nullptr;
-    const auto inside = [&](const CopyExtent& extent) { return !bounded || InBuffer(extent, *hold); };
+    const bool bounded = with.backend->capabilities().buffers && buffers != nullptr;
+    const auto inside = [&](const CopyExtent& extent) { return !bounded || InBuffer(extent, *buffers); };
     moved = moved && std::ranges::all_of(scratch->view(), inside) &&
-            with.backend->Copy(direction_, scratch->view(), hold);
+            with.backend->Copy(direction_, scratch->view(), buffers);
     scratch->clear();
   };
   const auto add = [&](uint64_t device, uint8_t* target, uint64_t bytes) {

@@ -43,7 +43,7 @@ class CopyJob {
 
   // Copies the bytes [begin, end), with a hold where the backend has buffers. Returns how many extents that
   // took.
-  uint64_t CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with, const CopyHold* hold);
+  uint64_t CopyPiece(uint64_t begin, uint64_t end, const CopyContext& with, const CopyHold* buffers);
   // After the last piece.
   CopyCompletion Finish() const;
 

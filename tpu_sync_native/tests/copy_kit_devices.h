@@ -1,0 +1,89 @@
+// The devices that the kit runs on: one line each, at the end.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "copy/fake_device.h"
+#include "copy_backend_kit.h"
+
+namespace tpu_sync_native::testing {
+
+class HostKit final : public KitDevice {
+ public:
+  std::shared_ptr<CopyBackend> backend() override { return MakeHostBackend(); }
+  uint64_t MakeBuffer(uint64_t bytes) override {
+    auto memory = std::make_unique<std::vector<uint8_t>>(bytes);
+    const auto address = reinterpret_cast<uint64_t>(memory->data());
+    memory_.emplace(address, std::move(memory));
+    return address;
+  }
+  std::vector<uint8_t> Read(uint64_t buffer) override { return *memory_.at(buffer); }
+  void Write(uint64_t buffer, std::span<const uint8_t> bytes) override {
+    std::ranges::copy(bytes, memory_.at(buffer)->begin());
+  }
+  uint64_t Step(uint64_t buffer, std::span<const uint8_t> bytes) override {
+    Write(buffer, bytes);
+    return buffer;
+  }
+
+ private:
+  std::map<uint64_t, std::unique_ptr<std::vector<uint8_t>>> memory_;
+};
+
+class FakeKit final : public KitDevice {
+ public:
+  explicit FakeKit(const FakeDeviceOptions& options) : options_(options), device_(options) {}
+  std::shared_ptr<CopyBackend> backend() override { return device_.backend(); }
+  uint64_t MakeBuffer(uint64_t bytes) override { return device_.MakeBuffer(bytes); }
+  // What the owner of a tensor reads is what is there when all that he launched is done.
+  std::vector<uint8_t> Read(uint64_t buffer) override {
+    device_.AwaitIdle(FakeQueue::kSteps);
+    return device_.Read(buffer);
+  }
+  void Write(uint64_t buffer, std::span<const uint8_t> bytes) override { device_.Write(buffer, bytes); }
+  uint64_t Step(uint64_t buffer, std::span<const uint8_t> bytes) override {
+    const std::vector<uint64_t> buffers = {buffer};
+    return device_.Step(buffers, {{0, 0, {bytes.begin(), bytes.end()}}}, 1'000)[0];
+  }
+  bool HoldSteps() override {
+    device_.Pause(FakeQueue::kSteps);
+    return true;
+  }
+  void ReleaseSteps() override { device_.Resume(FakeQueue::kSteps); }
+  bool FailACopy() override {
+    device_.FailCopies(1);
+    return true;
+  }
+  bool refuses_other_memory() const override { return options_.registered_memory_only; }
+
+ private:
+  const FakeDeviceOptions options_;
+  FakeDevice device_;
+};
+
+struct KitEntry {
+  std::string name;
+  std::function<std::unique_ptr<KitDevice>()> make;  // null where there is no such device here
+};
+
+inline KitEntry Fake(const std::string& name, const FakeDeviceOptions& options) {
+  return {"fake, " + name, [options] { return std::make_unique<FakeKit>(options); }};
+}
+
+inline std::vector<KitEntry> KitDevices() {
+  return {
+      {"host", [] { return std::make_unique<HostKit>(); }},
+      Fake("one queue", {.piece_bytes_max = 64 << 10, .inflight_bytes_max = 128 << 10}),
+      Fake("two queues", {.in_order_queue = false}),
+      Fake("writing in place", {.replaces_buffers = false, .in_order_queue = false}),
+      Fake("tiled", {.alignment_bytes = 512, .piece_bytes_max = 16 << 10, .inflight_bytes_max = 16 << 10}),
+  };
+}
+
+}  // namespace tpu_sync_native::testing
