@@ -78,18 +78,18 @@ struct KitWorld {
 };
 
 // Extents of random lengths (every small length, around the thresholds, large) at random, disjoint places.
-inline std::vector<CopyExtent> RandomExtents(KitWorld* world, uint64_t bytes) {
-  const uint64_t alignment = world->backend->capabilities().alignment_bytes;
+inline std::vector<CopyExtent> RandomExtents(uint64_t device, uint8_t* arena, uint64_t bytes,
+                                             uint64_t alignment, std::mt19937_64* random) {
   std::vector<CopyExtent> extents;
   uint64_t at_device = 0;
   uint64_t at_arena = 0;
   while (true) {
-    const uint64_t scale = uint64_t{1} << (world->random() % 18);
-    const uint64_t length = (1 + world->random() % scale + alignment - 1) / alignment * alignment;
-    at_device += world->random() % 3 * alignment;
-    at_arena += world->random() % 130;
+    const uint64_t scale = uint64_t{1} << ((*random)() % 18);
+    const uint64_t length = (1 + (*random)() % scale + alignment - 1) / alignment * alignment;
+    at_device += (*random)() % 3 * alignment;
+    at_arena += (*random)() % 130;
     if (at_device + length > bytes || at_arena + length > bytes) return extents;
-    extents.push_back(world->Extent(at_device, at_arena, length));
+    extents.push_back({device + at_device, arena + at_arena, length});
     at_device += length;
     at_arena += length;
   }
@@ -111,9 +111,10 @@ inline void CheckMovesExactly(KitDevice* device, uint64_t seed) {
   constexpr uint64_t kBytes = 1 << 20;
   KitWorld world(device, kBytes, seed);
   const std::vector<uint8_t> on_device = device->Read(world.buffer);
-  const auto extents = RandomExtents(&world, kBytes);
-  CHECK(!extents.empty());
   const uint64_t base = world.Extent(0, 0, 0).device;
+  const auto extents = RandomExtents(base, world.arena.data(), kBytes,
+                                     world.backend->capabilities().alignment_bytes, &world.random);
+  CHECK(!extents.empty());
 
   std::vector<uint8_t> expected = world.arena;
   for (const CopyExtent& extent : extents) {

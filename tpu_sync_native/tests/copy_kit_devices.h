@@ -61,6 +61,7 @@ class FakeKit final : public KitDevice {
     return true;
   }
   bool refuses_other_memory() const override { return options_.registered_memory_only; }
+  FakeDevice& device() { return device_; }
 
  private:
   const FakeDeviceOptions options_;

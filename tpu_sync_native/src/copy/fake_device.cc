@@ -79,7 +79,7 @@ std::vector<uint64_t> FakeDevice::Step(std::span<const uint64_t> buffers, std::v
   }
   operation.run = [before = std::move(before), after = std::move(after), writes = std::move(writes), fails] {
     for (size_t i = 0; i < after.size(); ++i) {
-      if (after[i] != before[i]) after[i]->bytes = before[i]->bytes;
+      if (after[i] != before[i]) std::ranges::copy(before[i]->bytes, after[i]->bytes.begin());
       after[i]->failed = before[i]->failed || fails;
       --after[i]->steps_pending;
     }

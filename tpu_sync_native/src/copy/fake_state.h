@@ -23,7 +23,7 @@ namespace tpu_sync_native {
 namespace fake {
 
 struct Buffer {
-  std::vector<uint8_t> bytes;
+  std::vector<uint8_t> bytes;  // never resized: its size is read without the mutex
   uint64_t steps_pending = 0;  // launched, to write it, not run
   bool failed = false;
 };
