@@ -14,27 +14,12 @@
 
 namespace tpu_sync_native::testing {
 
-class HostKit final : public KitDevice {
- public:
-  std::shared_ptr<CopyBackend> backend() override { return MakeHostBackend(); }
-  uint64_t MakeBuffer(uint64_t bytes) override {
-    auto memory = std::make_unique<std::vector<uint8_t>>(bytes);
-    const auto address = reinterpret_cast<uint64_t>(memory->data());
-    memory_.emplace(address, std::move(memory));
-    return address;
-  }
-  std::vector<uint8_t> Read(uint64_t buffer) override { return *memory_.at(buffer); }
-  void Write(uint64_t buffer, std::span<const uint8_t> bytes) override {
-    std::ranges::copy(bytes, memory_.at(buffer)->begin());
-  }
-  uint64_t Step(uint64_t buffer, std::span<const uint8_t> bytes) override {
-    Write(buffer, bytes);
-    return buffer;
-  }
-
- private:
-  std::map<uint64_t, std::unique_ptr<std::vector<uint8_t>>> memory_;
-};
+inline DeviceMemory HostMemory(uint64_t bytes) {
+  auto memory = std::make_shared<std::vector<uint8_t>>(bytes);
+  return {.address = reinterpret_cast<uint64_t>(memory->data()),
+          .read = [memory] { return *memory; },
+          .write = [memory](std::span<const uint8_t> data) { std::ranges::copy(data, memory->begin()); }};
+}
 
 class FakeKit final : public KitDevice {
  public:
@@ -79,7 +64,7 @@ inline KitEntry Fake(const std::string& name, const FakeDeviceOptions& options) 
 
 inline std::vector<KitEntry> KitDevices() {
   return {
-      {"host", [] { return std::make_unique<HostKit>(); }},
+      {"host", [] { return std::make_unique<AddressedDevice>(MakeHostBackend, HostMemory); }},
       Fake("one queue", {.piece_bytes_max = 64 << 10, .inflight_bytes_max = 128 << 10}),
       Fake("two queues", {.in_order_queue = false}),
       Fake("writing in place", {.replaces_buffers = false, .in_order_queue = false}),

@@ -2,45 +2,18 @@
 #include <cstdio>
 
 #include "check.h"
-#include "copy_backend_kit.h"
 #include "copy_engine_kit.h"
 #include "copy_kit_devices.h"
 
 namespace tpu_sync_native::testing {
 namespace {
 
-void OnEveryDevice(void (*check)(KitDevice*)) {
+TEST(EveryDevicePassesTheKit) {
   for (const KitEntry& entry : KitDevices()) {
-    if (!entry.make) {
-      std::fprintf(stderr, "  not run: %s, there is no such device here\n", entry.name.c_str());
-      continue;
-    }
-    std::fprintf(stderr, "  %s\n", entry.name.c_str());
-    check(entry.make().get());
+    std::fprintf(stderr, "  %s%s\n", entry.name.c_str(), entry.make ? "" : ": NOT RUN, there is none here");
+    if (entry.make) RunKit(entry.make);
   }
 }
-
-TEST(EveryBackendSaysWhatItCan) { OnEveryDevice(CheckSaysWhatItCan); }
-TEST(EveryBackendMovesExactly) {
-  OnEveryDevice([](KitDevice* device) {
-    for (uint64_t seed = 1; seed <= 8; ++seed) CheckMovesExactly(device, seed);
-  });
-}
-TEST(EveryBackendDoesNothingWhenThereIsNothingToDo) { OnEveryDevice(CheckNothingToDo); }
-TEST(EveryBackendServesManyThreads) { OnEveryDevice(CheckManyThreads); }
-TEST(EveryHoldKnowsItsBuffers) { OnEveryDevice(CheckHolds); }
-TEST(EveryHoldOutlivesAReplacement) { OnEveryDevice(CheckAHoldOutlivesAReplacement); }
-TEST(EveryFenceComesOnce) { OnEveryDevice(CheckFence); }
-TEST(EveryBackendGoesOnAfterAFailure) { OnEveryDevice(CheckGoesOnAfterAFailure); }
-
-TEST(BytesGoThereAndBackWithinTheLimits) { OnEveryDevice(CheckThereAndBack); }
-TEST(WhatDoesNotFitIsRefused) { OnEveryDevice(CheckRefusesWhatDoesNotFit); }
-TEST(GoneBuffersFailTheJob) { OnEveryDevice(CheckGoneBuffersFailTheJob); }
-TEST(AFailureIsReported) { OnEveryDevice(CheckAFailureIsReported); }
-TEST(LoadsNeedAWindowWhereBuffersAreReplaced) { OnEveryDevice(CheckLoadsNeedAWindow); }
-TEST(WindowsAndStepsLoseNothing) { OnEveryDevice(CheckWindowsLoseNothing); }
-TEST(StoresWaitForTheStep) { OnEveryDevice(CheckStoresWaitForTheStep); }
-TEST(HoldsEndWithTheirJobs) { OnEveryDevice(CheckHoldsEndWithTheirJobs); }
 
 }  // namespace
 }  // namespace tpu_sync_native::testing

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "check.h"
-#include "copy_backend_kit.h"
+#include "copy_engine_kit.h"
 #include "cuda_library.h"
 
 namespace tpu_sync_native::testing {

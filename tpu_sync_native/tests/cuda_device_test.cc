@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "copy_backend_kit.h"
+#include "copy_engine_kit.h"
 #include "cuda/cuda_backend.h"
 #include "cuda_library.h"
 

@@ -21,12 +21,11 @@ constexpr double kLongS = 60;
 struct World {
   explicit World(uint64_t deadline_ms = 60'000) {
     library->fake()->Reset();
-    engine =
-        std::make_unique<CopyEngine>(CopyEngineOptions{.threads = 2,
-                                                       .arena = arena.data(),
-                                                       .arena_bytes = arena.size(),
-                                                       .backend = backend,
-                                                       .ready_deadline_ms = deadline_ms});
+    engine = std::make_unique<CopyEngine>(CopyEngineOptions{.threads = 2,
+                                                            .arena = arena.data(),
+                                                            .arena_bytes = arena.size(),
+                                                            .backend = backend,
+                                                            .ready_deadline_ms = deadline_ms});
     layout = engine->AddLayout({{{device, kPage, kPage}}, kBlocks, 1, 0});
   }
   ~World() {
