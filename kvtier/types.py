@@ -10,6 +10,8 @@ KEY_BYTES_MIN: Final = 16
 KEY_BYTES_MAX: Final = 64
 NAMESPACE_ID_BYTES: Final = 16
 TOKEN_BYTES: Final = 32
+UNCONFIRMED_CLEAR: Final = 1 << 63
+"""In what a process remembers of a namespace (`Session.epoch_below`): storage has not confirmed a clear."""
 
 
 @dataclass(frozen=True, slots=True)

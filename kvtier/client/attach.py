@@ -38,10 +38,16 @@ class Attachment:
 
     def open_namespace(self, control: ControlChannel, ns: Namespace) -> None:
         """Open it for this boot. DaemonUnavailable when another boot answers."""
-        info = control.open_namespace(ns.fingerprint_json, ns.chunk_bytes, ns.label)
+        info = control.open_namespace(ns.fingerprint_json, ns.chunk_bytes, ns.label, ns.epoch_below)
         if info.boot_id != self.boot_id:
             raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
         self.indexes[ns.id] = info.index
+
+    def remember(self, namespaces: Iterable[Namespace]) -> None:
+        """Have each note what the next daemon is to be told of it. The mapping outlives the daemon."""
+        for ns in namespaces:
+            if (index := self.indexes.get(ns.id)) is not None:
+                ns.remember(self.session.epoch_below(index))
 
     def close(self) -> None:
         """End the session in order: this process writes into no slot any more."""

@@ -79,10 +79,12 @@ class ControlChannel:
         )
         return codec.attach_from_proto(self._call(self._stub.Attach, request))
 
-    def open_namespace(self, fingerprint_json: str, chunk_bytes: int, label: str = "") -> NamespaceInfo:
+    def open_namespace(
+        self, fingerprint_json: str, chunk_bytes: int, label: str = "", epoch_below: int = 0
+    ) -> NamespaceInfo:
         """The namespace of a canonical fingerprint, made if new; NamespaceMismatch when it does not fit."""
         request = pb.OpenNamespaceRequest(
-            fingerprint_json=fingerprint_json, chunk_bytes=chunk_bytes, label=label
+            fingerprint_json=fingerprint_json, chunk_bytes=chunk_bytes, label=label, epoch_below=epoch_below
         )
         return codec.namespace_from_proto(self._call(self._stub.OpenNamespace, request))
 

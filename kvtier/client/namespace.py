@@ -15,6 +15,7 @@ from kvtier.client.leases import ReadLease, WriteLease
 from kvtier.client.values import U8, Hit, Keys, SlotGrants, SlotLease
 from kvtier.errors import DaemonUnavailable, InvalidArgument, LeaseExpired
 from kvtier.io import native
+from kvtier.types import UNCONFIRMED_CLEAR
 
 if TYPE_CHECKING:
     from kvtier.client.session import Keeper
@@ -31,6 +32,7 @@ class Namespace:
         self.fingerprint_json = fingerprint_json  # canonical
         self.chunk_bytes = chunk_bytes
         self.label = label  # for people
+        self.epoch_below = 0  # as the last daemon left it in shared memory; for the next one
 
     def __repr__(self) -> str:
         return f"Namespace({self.id.hex()}, chunk_bytes={self.chunk_bytes})"
@@ -40,6 +42,12 @@ class Namespace:
         """Open at the daemon: a call now has a chance to succeed."""
         attachment = self._keeper.attachment
         return attachment is not None and self.id in attachment.indexes
+
+    def remember(self, epoch_below: int) -> None:
+        """The daemon is gone, and this is what it knew. One without storage knows at most of a clear."""
+        known = epoch_below & ~UNCONFIRMED_CLEAR
+        unconfirmed = (epoch_below if known else epoch_below | self.epoch_below) & UNCONFIRMED_CLEAR
+        self.epoch_below = (known or self.epoch_below & ~UNCONFIRMED_CLEAR) | unconfirmed
 
     # ---- for people ----
 

@@ -358,6 +358,8 @@ class Keeper:
             self._attachment = None
             control, self._control = self._control, None
             self._losses += 1
+            namespaces = list(self._namespaces.values())
+        attachment.remember(namespaces)
         if control is not None:
             control.close()
         attachment.abandon(self._writes.end(attachment.number, attachment.boot_id))

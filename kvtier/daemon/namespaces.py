@@ -27,6 +27,8 @@ class _Entry:
     chunk_bytes: int
     fingerprint_json: str
     label: str
+    cleared: bool = False
+    """By this daemon: whatever its engines remember is over."""
 
 
 class Namespaces:
@@ -45,8 +47,13 @@ class Namespaces:
         self._id_of = id_of
         self._entries: dict[bytes, _Entry] = {}
 
-    def open(self, fingerprint_json: str, chunk_bytes: int, label: str = "") -> NamespaceInfo:
-        """The namespace of this fingerprint, made if it is new. Refuses another chunk size or fingerprint."""
+    def open(
+        self, fingerprint_json: str, chunk_bytes: int, label: str = "", epoch_below: int = 0
+    ) -> NamespaceInfo:
+        """The namespace of this fingerprint, made if it is new. Refuses another chunk size or fingerprint.
+
+        epoch_below: what the caller remembers of it from an earlier daemon, 0 if nothing.
+        """
         parse_canonical(fingerprint_json)
         id = self._id_of(fingerprint_json)
         entry = self._entries.get(id)
@@ -58,7 +65,7 @@ class Namespaces:
             index = self._store.open_namespace(id, chunk_bytes)
             entry = self._entries[id] = _Entry(index, chunk_bytes, fingerprint_json, shown(label))
             if self._storage is not None:
-                self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json)
+                self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json, epoch_below)
         elif entry.fingerprint_json != fingerprint_json:
             raise FingerprintMismatch(
                 f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"
@@ -70,6 +77,15 @@ class Namespaces:
         if label and not entry.label:
             entry = self._entries[id] = replace(entry, label=shown(label))
         return self._info(id, entry, self._counted().get(entry.index, {}))
+
+    def contradicts(self, id: bytes, epoch_below: int) -> bool:
+        """The caller remembers another epoch than the one it has on storage, because somebody opened it first
+        who remembered none, or another: nobody can say whose chunks are whose, so it is to be cleared.
+        """
+        entry = self._entries[id]
+        if not epoch_below or entry.cleared or self._storage is None or not self._storage.on:
+            return False
+        return epoch_below != self._store.epoch_below(entry.index)
 
     def index(self, id: bytes) -> int:
         """Index of a known namespace; UnknownNamespace, InvalidArgument."""
@@ -85,6 +101,7 @@ class Namespaces:
     async def clear(self, id: bytes) -> int:
         """Make every chunk of the namespace unreadable; how many there were."""
         index = self.index(id)
+        self._entries[id] = replace(self._entries[id], cleared=True)
         chunks = self._store.clear_namespace(index)
         if self._storage is not None:
             # A walk over the catalog, which may be large: the loop goes on meanwhile.

@@ -67,9 +67,12 @@ class Service:
 
     @unary
     async def OpenNamespace(self, request: pb.OpenNamespaceRequest, context: Context) -> pb.Namespace:
-        return codec.namespace_to_proto(
-            self._namespaces.open(request.fingerprint_json, request.chunk_bytes, request.label)
+        info = self._namespaces.open(
+            request.fingerprint_json, request.chunk_bytes, request.label, request.epoch_below
         )
+        if self._namespaces.contradicts(info.id, request.epoch_below):
+            await self._namespaces.clear(info.id)
+        return codec.namespace_to_proto(info)
 
     @unary
     async def ClearNamespace(

@@ -15,6 +15,7 @@ from kvtier.errors import ConfigError
 from kvtier.format.storage import namespace_meta
 from kvtier.io import lustre, native
 from kvtier.io.shm import memfd, read_only
+from kvtier.sizes import show_size
 
 CHECK_S: Final = 10.0
 """How long a start waits for the root to answer."""
@@ -82,12 +83,24 @@ class StorageTier:
         if self._tier is not None:
             self._started = True
             self._tier.start()
+            segment = self._tier.stats()["storage_segment_bytes"]
+            if segment < self._config.storage_segment:
+                self._log.warning(
+                    "storage_segment is more than a sixteenth of a quota: segments are smaller",
+                    wanted=show_size(self._config.storage_segment),
+                    used=show_size(segment),
+                )
 
-    def open_namespace(self, index: int, id: bytes, chunk_bytes: int, fingerprint_json: str) -> None:
-        """Its directory is made in the background; one that holds another fingerprint is refused there."""
+    def open_namespace(
+        self, index: int, id: bytes, chunk_bytes: int, fingerprint_json: str, told: int = 0
+    ) -> None:
+        """Its directory is made in the background; one that holds another fingerprint is refused there.
+
+        told: what an engine remembers of it from an earlier daemon.
+        """
         if self._tier is not None:
             meta = namespace_meta(fingerprint_json, chunk_bytes)
-            self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec)
+            self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec, told)
 
     def clear_namespace(self, index: int) -> None:
         """After the store's: never again readable here, from no host. Others go on with what they have.

@@ -212,6 +212,17 @@ def test_what_stats_show(start_daemon, root):
     assert record["namespaces"][0]["storage_records"] == 8
 
 
+def test_segments_that_a_small_quota_makes_smaller(start_daemon, root):
+    daemon = start_daemon("64MiB", "--storage", str(root), "--storage-quota", "64MiB")
+    until(lambda: "segments are smaller" in daemon.log(), "a line in the log")
+    assert "used=4MiB" in daemon.log()
+    assert "wanted=256MiB" in daemon.log()
+    assert daemon.counters()["storage_segment_bytes"] == 4 << 20
+    fitting = start_daemon("64MiB", "--storage", str(root))
+    fitting.counters()
+    assert "segments are smaller" not in fitting.log()
+
+
 def test_flush_without_storage(daemon):
     done = kvtier("admin", "flush", "--address", daemon.address)
     assert done.returncode == 2

@@ -215,6 +215,28 @@ def test_a_clear_reaches_storage_and_ends_the_sharing(start_host: StartDaemon) -
         assert second.counters()["storage_namespaces_apart"] == 1
 
 
+def test_an_engine_that_outlives_its_daemon_reads_what_is_of_its_weights(start_host: StartDaemon) -> None:
+    first, second = start_host(), start_host()
+    old, new = keys_of("old", 8), keys_of("new", 8)
+    with first.client() as one, second.client(managed=True) as two:
+        mine, theirs = (client.namespace(PRINT, CHUNK) for client in (one, two))
+        store(theirs, old, version=0)
+        on_storage(second, 8)
+        mine.clear()
+        store(mine, new, version=1)
+        until(lambda: second.stats().namespaces[0].storage.startswith("apart: "), "the clear was seen")
+        second.kill()
+        second.start()
+        until(lambda: theirs.attached, "attached anew")
+        until(lambda: second.stats().namespaces[0].storage.startswith("apart: "), "of the old epoch")
+        with start_host().client() as fresh:  # whereas one that starts now is of the new one
+            seen(fresh.namespace(PRINT, CHUNK), new, Hit(8, 0, 8))
+        until(lambda: load(theirs, old, version=0) == 8, "what it stored before")
+        assert not theirs.lookup(new)
+        assert store(theirs, new, version=0) == 8
+        assert load(mine, new, version=1) == 8
+
+
 def test_a_daemon_without_storage_finds_nothing_there(daemon: Daemon) -> None:
     with daemon.client() as client:
         ns = client.namespace(PRINT, CHUNK)

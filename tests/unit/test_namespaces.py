@@ -1,9 +1,13 @@
+import asyncio
+
 import pytest
 
+from kvtier.client.namespace import Namespace
 from kvtier.daemon import namespaces
 from kvtier.daemon.namespaces import Namespaces
 from kvtier.errors import FingerprintMismatch, LimitReached, NamespaceMismatch
 from kvtier.format.fingerprint import canonical_json
+from kvtier.types import UNCONFIRMED_CLEAR
 
 
 class Counting:
@@ -11,6 +15,13 @@ class Counting:
 
     def __init__(self):
         self.opened = []
+        self.epoch = 0
+
+    def epoch_below(self, index):
+        return self.epoch
+
+    def clear_namespace(self, index):
+        return 2
 
     def open_namespace(self, id, chunk_bytes):
         self.opened.append((id, chunk_bytes))
@@ -18,6 +29,21 @@ class Counting:
 
     def namespaces(self):
         return [{"index": 0, "epoch": 3, "chunks": 2, "bytes": 8192, "hits": 1}]
+
+
+class Below:
+    """The part of a storage tier that namespaces use."""
+
+    on = True
+
+    def open_namespace(self, index, id, chunk_bytes, fingerprint_json, told):
+        self.told = told
+
+    def clear_namespace(self, index):
+        pass
+
+    def namespaces(self):
+        return {}
 
 
 def text(name):
@@ -58,3 +84,35 @@ def test_their_number_is_bounded(monkeypatch):
     with pytest.raises(LimitReached, match="2 namespaces are open"):
         known.open(text("c"), 4096)
     assert known.open(text("a"), 4096).index == 0
+
+
+def test_who_remembers_another_epoch_than_who_came_first():
+    store = Counting()
+    known = Namespaces(store, boot_id=1, storage=Below())
+    id = known.open(text("a"), 4096).id
+    store.epoch = 3
+    assert not known.contradicts(id, 0)
+    assert not known.contradicts(id, 3)
+    assert known.contradicts(id, 2)
+    asyncio.run(known.clear(id))  # whatever it was, it is of nobody's old weights now
+    assert not known.contradicts(id, 2)
+    below = Below()
+    Namespaces(store, boot_id=1, storage=below).open(text("a"), 4096, epoch_below=2)
+    assert below.told == 2
+    without = Namespaces(store, boot_id=1)
+    assert not without.contradicts(without.open(text("a"), 4096).id, 2)
+
+
+def test_what_a_process_remembers_for_the_next_daemon():
+    ns = Namespace(None, b"i" * 16, text("a"), 4096)
+    for left, remembered in [
+        (0, 0),
+        (5, 5),
+        (0, 5),  # a daemon without storage
+        (UNCONFIRMED_CLEAR, UNCONFIRMED_CLEAR | 5),  # which was told to clear
+        (0, UNCONFIRMED_CLEAR | 5),
+        (6, 6),  # storage has confirmed it
+        (UNCONFIRMED_CLEAR | 6, UNCONFIRMED_CLEAR | 6),
+    ]:
+        ns.remember(left)
+        assert ns.epoch_below == remembered

@@ -221,6 +221,9 @@ void BindSession(py::module_& module) {
       .def("wait_ready", &PySession::WaitReady, py::arg("slots"), py::arg("generations"),
            py::arg("timeout_s"))
       .def("ping", &PySession::Ping)
+      .def(
+          "epoch_below", [](PySession& self, uint32_t ns) { return self.session().EpochBelow(ns); },
+          py::arg("ns"))
       .def("drained", &PySession::Drained)
       .def("view", &PySession::View, py::arg("offset"), py::arg("length"), py::arg("writable"))
       .def("unchanged", &PySession::Unchanged, py::arg("slots"), py::arg("generations"))

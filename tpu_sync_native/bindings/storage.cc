@@ -117,12 +117,12 @@ class PyStorage {
   }
 
   void OpenNamespace(uint32_t ns, const py::bytes& id, uint64_t chunk_bytes, std::string meta_json,
-                     const std::string& codec_name) {
+                     const std::string& codec_name, uint64_t told) {
     Codec codec = Codec::kRaw;
     if (!ParseCodec(codec_name, &codec)) throw py::value_error("codec: there is no " + codec_name);
     const std::string text = id;
     const py::gil_scoped_release release;
-    tier_->OpenNamespace(ns, text, chunk_bytes, std::move(meta_json), codec);
+    tier_->OpenNamespace(ns, text, chunk_bytes, std::move(meta_json), codec, told);
   }
 
   void ClearNamespace(uint32_t ns) {
@@ -180,7 +180,7 @@ void BindStorage(py::module_& module) {
       .def("start", &PyStorage::Start)
       .def("stop", &PyStorage::Stop, py::arg("wait_s"))
       .def("open_namespace", &PyStorage::OpenNamespace, py::arg("ns"), py::arg("id"), py::arg("chunk_bytes"),
-           py::arg("meta_json"), py::arg("codec") = "raw")
+           py::arg("meta_json"), py::arg("codec") = "raw", py::arg("told") = 0)
       .def("clear_namespace", &PyStorage::ClearNamespace, py::arg("ns"))
       .def("flush", &PyStorage::Flush, py::arg("wait_s"))
       .def("state", &PyStorage::State)

@@ -67,6 +67,9 @@ class PyStore {
   uint64_t ClearNamespace(uint32_t ns) {
     return WithoutGil([&] { return store_->ClearNamespace(ns); });
   }
+  uint64_t EpochBelow(uint32_t ns) const {
+    return WithoutGil([&] { return store_->EpochBelow(ns); });
+  }
 
   void OpenSession(SessionId session, GroupId group, uint32_t pid, std::optional<int> ring_fd) {
     const py::gil_scoped_release release;
@@ -240,6 +243,7 @@ void BindStore(py::module_& module) {
       .def("population_error", &PyStore::PopulationError)
       .def("open_namespace", &PyStore::OpenNamespace, py::arg("id"), py::arg("chunk_bytes"))
       .def("clear_namespace", &PyStore::ClearNamespace, py::arg("ns"))
+      .def("epoch_below", &PyStore::EpochBelow, py::arg("ns"))
       .def("open_session", &PyStore::OpenSession, py::arg("session"), py::arg("group"), py::arg("pid"),
            py::arg("ring_fd"))
       .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"),

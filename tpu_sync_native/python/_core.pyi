@@ -71,6 +71,8 @@ class Store:
         """Why population stopped early (no space), or None."""
     def open_namespace(self, id: bytes, chunk_bytes: int) -> int: ...
     def clear_namespace(self, ns: int) -> int: ...
+    def epoch_below(self, ns: int) -> int:
+        """See `Session.epoch_below`."""
     def open_session(self, session: int, group: int, pid: int, ring_fd: int | None) -> None:
         """ring_fd None: a session without a ring (the same calls over gRPC). The fd is duplicated."""
     def close_session(self, session: int, drained: bool, held: list[int] | None = None) -> None:
@@ -128,6 +130,8 @@ class Session:
     lost: bool
     def mark_lost(self) -> None:
         """The session socket ended: from now on every call raises DaemonLost at once and lookup says 0."""
+    def epoch_below(self, ns: int) -> int:
+        """Opaque: what of the namespace the next daemon is to be told, 0 if nothing. Also when lost."""
     def lookup(self, ns: int, keys: Keys) -> int:
         """Leading keys that are readable, from any tier. No IPC, no side effect. 0 when lost."""
     def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]:
@@ -319,15 +323,16 @@ class Storage:
     def stop(self, wait_s: float) -> bool:
         """Leave in order as far as the medium answers; False when a thread hangs and was left behind."""
     def open_namespace(
-        self, ns: int, id: bytes, chunk_bytes: int, meta_json: str, codec: str = "raw"
-    ) -> None: ...
+        self, ns: int, id: bytes, chunk_bytes: int, meta_json: str, codec: str = "raw", told: int = 0
+    ) -> None:
+        """told: `Session.epoch_below` of an earlier daemon's time."""
     def clear_namespace(self, ns: int) -> None: ...
     def flush(self, wait_s: float) -> bool:
         """Until everything committed so far is written or dropped; False when the time was over first."""
     def state(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
     def namespaces(self) -> list[dict[str, Any]]:
-        """index, state (ready, opening[: why], clearing, refused: why), records, bytes and hosts, of each."""
+        """index, state (ready, apart: why, opening[: why], clearing, refused: why), records, bytes and hosts, of each."""
 
 def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
     """The catalog of a daemon without storage: lookups find nothing in it."""

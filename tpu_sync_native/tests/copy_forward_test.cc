@@ -52,6 +52,10 @@ TEST(AHotChunkOutlivesItsSegment) {
   CHECK(host.Stat("storage_write_amplification_permille") > 1000);
   CHECK(host.Stat("storage_write_amplification_permille") < 1250);
   CHECK(fake.memory->UsedBytes() <= 9 << 20);  // with indexes
+  // Another host reads the copies, which are two moves away from what was stored.
+  TierHost other(fake.files(), SmallQuota());
+  other.Start();
+  CHECK(Eventually([&] { return other.Get(hot, 1) == 1; }));
 }
 
 TEST(ASegmentThatIsReadAsAWholeStays) {

@@ -37,6 +37,7 @@ struct HostOptions {
   uint64_t quota_bytes = 0;
   uint64_t namespace_quota_bytes = 0;
   uint8_t namespace_byte = 7;  // which namespace
+  uint64_t records_max = 10'000;
 };
 
 class TestHost {
@@ -58,7 +59,7 @@ class TestHost {
     pool.threads = 1;
     context->control = std::make_shared<IoPool>(pool);
     context->loads = std::make_shared<IoPool>(pool);
-    context->catalog = std::make_shared<Catalog>(catalog_file_.fd(), 10'000, storage.boot_id);
+    context->catalog = std::make_shared<Catalog>(catalog_file_.fd(), options.records_max, storage.boot_id);
     context->segments = std::make_shared<SegmentTable>(files);
     ns = Open(1, options.namespace_byte);
     peers = std::make_unique<Peers>(context);

@@ -233,6 +233,35 @@ TEST(ForeignFilesAreNeitherReadNorTouched) {
   CHECK(fake.memory->Peek(HostsOf(one) + "/backup/seg-0000000001.idx") == std::optional(index));
 }
 
+TEST(WhatAFullCatalogRefusedIsFoundWhenItHasRoom) {
+  FakeFiles fake;
+  TestHost one(fake.files(), {.records_max = 16}), two(fake.files(), {.records_max = 16});
+  one.Beat();
+  for (uint64_t i = 0; i < 8; ++i) one.WriteSealed(4 * i, 4);
+  one.Rounds(1);
+  two.Rounds(1);
+  CHECK(one.context->catalog->refused_full() == 16);  // its own
+  CHECK(two.context->catalog->refused_full() == 16);  // another's
+  for (TestHost* host : {&one, &two}) {
+    CHECK(host->context->catalog->records() == 16);
+    host->Rounds(3);
+    CHECK(host->context->catalog->refused_full() == 16);  // nobody tries in vain
+  }
+  const auto all = one.context->segments->All();  // each knows four of them
+  for (const auto& segment : all) {
+    if (segment->identity.number % 2 == 0) continue;
+    RetireSegment(*one.context, *segment);
+    CHECK(RemoveSegmentFiles(*one.context, one.directory(), segment->identity.number).ok());
+  }
+  one.ns->changes.fetch_add(1);
+  one.Rounds(2);
+  two.Rounds(3);
+  for (TestHost* host : {&one, &two}) {
+    CHECK(host->context->catalog->records() == 16);
+    for (uint64_t i = 0; i < 8; ++i) CHECK(i % 2 == 0 ? host->ServesNone(4 * i, 4) : host->Serves(4 * i, 4));
+  }
+}
+
 TEST(AHostIsOfItsOwnEpochWhateverOthersClear) {
   FakeFiles fake;
   TestHost one(fake.files()), two(fake.files());

@@ -36,6 +36,7 @@ class Below : public LowerTier {
   bool Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) override {
     return promoter_.Offer(ns, chunks, urgency);
   }
+  void Hurry(std::span<const uint32_t> slots) override { promoter_.Hurry(slots); }
   void Committed(uint32_t, uint32_t, std::span<const uint32_t>) override {}
 
  private:

@@ -145,6 +145,35 @@ TEST(leases_go_before_prefetches_and_jobs_take_turns) {
   world.CheckNothingLeft();
 }
 
+TEST(a_lease_of_what_a_prefetch_has_queued_goes_before_prefetches) {
+  World world({.io_bytes = 2 * kRecordBytes, .threads = 1});
+  for (uint64_t number = 1; number <= 4; ++number) world.Store(number * 100, 6, number);
+  Gate gate;
+  world.OnRead([&](const ReadCall& read) {
+    if (read.path.ends_with("seg-0000000001.kvs")) gate.Pass();
+    return IoError{};
+  });
+  const ReadGrant first = world.Lease(100, 1);
+  gate.AwaitWaiting(1);
+  for (uint64_t number = 2; number <= 4; ++number) {
+    CHECK(world.host.store->Prefetch(world.space->ns, Range(number * 100, 6).batch()) == 6);
+  }
+  const ReadGrant third = world.Lease(302, 2);  // not its first chunks
+  const ReadGrant again = world.Lease(300, 6);  // nothing more to hurry
+  CHECK(third.slots.size() == 2 && again.slots.size() == 6);
+  gate.Open();
+  world.Await([&] { return world.promoter->queued_chunks() == 0; });
+  const std::vector<int> expected{1, 3, 3, 3, 2, 4, 2, 4, 2, 4};
+  CHECK(Order(world) == expected);
+  for (const ReadGrant* grant : {&first, &third, &again}) world.Release(*grant);
+  world.CheckNothingLeft();
+  // What has been read, or ended, is in no way of the next one.
+  world.host.store->Evict(world.space->ns, UINT64_MAX);
+  CHECK(world.host.store->Prefetch(world.space->ns, Range(300, 6).batch()) == 6);
+  world.Await([&] { return world.promoter->queued_chunks() == 0; });
+  CHECK(world.Here(300, 6) == 6);
+}
+
 TEST(a_full_queue_takes_nothing) {
   World world({.threads = 1, .queue_bytes = 10 * kChunk});
   world.Store(0, 20, 1);

@@ -285,6 +285,26 @@ TEST(WhatNobodyHasOpenGoesBeforeAnythingElse) {
       std::any_of(names.begin(), names.end(), [](const auto& name) { return name.ends_with("notes.txt"); }));
 }
 
+TEST(ANamespaceThatIsRefusedTakesSpaceToo) {
+  FakeFiles fake;
+  TestHost other(fake.files(), {.segment_bytes = kSegment, .namespace_byte = 9});
+  other.Rounds(1);
+  for (uint64_t i = 0; i < 10; ++i) other.WriteSealed(4 * i, 4);
+  other.Beat();
+  ReclaimHost host(fake.files(), {.segment_bytes = kSegment, .quota_bytes = 20 * kSegment});
+  host.Open(2, 9)->state.store(StorageNamespace::State::kRefused);
+  host.Rounds(1);
+  CHECK(host.Reclaim().ok());
+  host.WriteSegments(0, 15);
+  for (int i = 0; i < 8; ++i) {
+    other.Beat();
+    host.Rounds(1);
+    CHECK(host.Reclaim().ok());
+  }
+  CHECK(host.deleted() >= 5);
+  CHECK(other.Serves(0, 40));
+}
+
 TEST(ANamespaceThatIsOpenedIsNotCountedTwice) {
   FakeFiles fake;
   TestHost other(fake.files(), {.segment_bytes = kSegment, .namespace_byte = 9});

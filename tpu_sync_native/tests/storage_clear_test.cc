@@ -21,8 +21,7 @@ TEST(AClearMakesEverythingAMissHere) {
   here.Put(0, 60);
   CHECK(here.Flush());
   CHECK(Eventually([&] { return peer.Found(0, 60) == 60; }));
-  here.base.store->ClearNamespace(here.ns);
-  here.tier->ClearNamespace(here.ns);
+  here.Clear();
   CHECK(here.Found(0, 60) == 0);
   CHECK(here.Get(0, 60) == 0);
   CHECK(Eventually([&] { return here.NamespaceState() == "ready"; }));
@@ -52,8 +51,7 @@ TEST(WhoClearsAndWhoDoesNotShareNothing) {
   here.Put(0, 5);
   CHECK(here.Flush());
   CHECK(Eventually([&] { return peer.Found(0, 5) == 5; }));
-  here.base.store->ClearNamespace(here.ns);
-  here.tier->ClearNamespace(here.ns);
+  here.Clear();
   CHECK(Eventually([&] { return here.NamespaceState() == "ready"; }));
   CHECK(Eventually([&] { return peer.NamespaceState().starts_with("apart: "); }));
   CHECK(peer.Stat("storage_namespaces_apart") == 1);
@@ -68,8 +66,7 @@ TEST(WhoClearsAndWhoDoesNotShareNothing) {
   CHECK(here.Get(100, 5, 1) == 5 && peer.Get(100, 5, 0) == 5);
   CHECK(here.Found(200, 5) == 0 && peer.Found(300, 5) == 0);
   // Its own clear, and it goes on with what it stores then.
-  peer.base.store->ClearNamespace(peer.ns);
-  peer.tier->ClearNamespace(peer.ns);
+  peer.Clear();
   CHECK(Eventually([&] { return peer.NamespaceState() == "ready"; }));
   CHECK(Eventually([&] { return here.NamespaceState().starts_with("apart: "); }));
   peer.Put(100, 5, /*version=*/1);
@@ -90,8 +87,7 @@ TEST(WhatWasQueuedBeforeAClearIsNotFoundAfterIt) {
   host.Put(0, 30);
   CHECK(fake.plan->WaitHanging(1));
   host.Put(100, 30);
-  host.base.store->ClearNamespace(host.ns);
-  host.tier->ClearNamespace(host.ns);
+  host.Clear();
   CHECK(Eventually([&] { return host.NamespaceState() == "ready"; }));
   fake.plan->Release();
   CHECK(fake.plan->hits(hang) == 1);
@@ -112,8 +108,7 @@ TEST(AClearWaitsForTheRootAndServesNothingMeanwhile) {
   host.Put(0, 20);
   CHECK(host.Flush());
   fake.plan->Add({.ops = kOpPublish, .pattern = "*/epoch-*", .times = 3, .error = EIO});
-  host.base.store->ClearNamespace(host.ns);
-  host.tier->ClearNamespace(host.ns);
+  host.Clear();
   CHECK(host.NamespaceState() == "clearing");
   CHECK(host.Found(0, 20) == 0);
   host.Put(0, 20, 1);
@@ -131,8 +126,7 @@ TEST(ClearsInARowEndWithTheLast) {
   for (uint64_t round = 0; round < 40; ++round) {
     host.Put(0, 10, round);
     if (round % 3 == 0) host.Flush();
-    host.base.store->ClearNamespace(host.ns);
-    host.tier->ClearNamespace(host.ns);
+    host.Clear();
   }
   host.Put(0, 10, 77);
   CHECK(Eventually([&] { return host.NamespaceState() == "ready"; }));
@@ -143,6 +137,88 @@ TEST(ClearsInARowEndWithTheLast) {
   for (const std::string& name : fake.memory->FileNames())
     epochs += name.find("/epoch-") != std::string::npos;
   CHECK(epochs >= 1 && epochs <= 20);
+}
+
+// ---- the daemon starts anew, its engine does not ----
+
+TEST(AnEngineThatOutlivesItsDaemonStaysInItsEpoch) {
+  FakeFiles fake;
+  TierHost here(fake.files());
+  here.Start();
+  uint64_t told = 0;
+  {
+    TierHost before(fake.files());
+    before.Start();
+    before.Put(0, 5);
+    CHECK(before.Flush());
+    CHECK(Eventually([&] { return (told = before.base.store->EpochBelow(before.ns)) == 1; }));
+  }
+  here.Clear();
+  CHECK(Eventually([&] { return here.NamespaceState() == "ready"; }));
+  CHECK(Eventually([&] { return here.base.store->EpochBelow(here.ns) == 2; }));
+  here.Put(100, 5, /*version=*/1);
+  CHECK(here.Flush());
+  TierHost after(fake.files());
+  after.Start(TierHost::kMeta, Codec::kRaw, told);
+  CHECK(after.NamespaceState().starts_with("apart: "));
+  CHECK(Eventually([&] { return after.base.store->EpochBelow(after.ns) == told; }));
+  const size_t polls = fake.plan->Add({.ops = kOpList, .pattern = "*/hosts", .times = -1});
+  CHECK(Eventually([&] { return fake.plan->hits(polls) >= 20; }));
+  CHECK(after.Found(100, 5) == 0);
+  after.Put(100, 5, /*version=*/0);
+  CHECK(after.Flush());
+  for (TierHost* host : {&here, &after}) host->Forget();
+  CHECK(here.Get(100, 5, 1) == 5 && after.Get(100, 5, 0) == 5);
+}
+
+TEST(AClearThatTheRootNeverSawIsMadeUpFor) {
+  FakeFiles fake;
+  uint64_t told = 0;
+  {
+    TierHost before(fake.files());
+    before.Start();
+    before.Put(0, 5);
+    CHECK(before.Flush());
+    CHECK(Eventually([&] { return before.base.store->EpochBelow(before.ns) == 1; }));
+    fake.plan->Add({.ops = kOpPublish, .pattern = "*/epoch-*", .times = -1, .error = EIO});
+    before.Clear();
+    told = before.base.store->EpochBelow(before.ns);  // what its engine sees when the daemon is killed
+    CHECK(told == (kUnconfirmedClear | 1));
+  }
+  fake.plan->Clear();
+  TierHost after(fake.files());
+  after.Start(TierHost::kMeta, Codec::kRaw, told);
+  CHECK(Eventually([&] { return after.base.store->EpochBelow(after.ns) == 2; }));
+  CHECK(fake.memory->Peek(NamespacePath() + "/epoch-1").has_value());
+  CHECK(after.Get(0, 5) == 0);
+  after.Put(0, 5, /*version=*/1);
+  CHECK(after.Flush());
+  after.Forget();
+  CHECK(after.Get(0, 5, 1) == 5);
+}
+
+// Of a root that is none of this one's, or of a listing that is older than the epoch.
+TEST(AnEpochThatIsNotThereIsNobodyElses) {
+  FakeFiles fake;
+  TierHost other(fake.files()), host(fake.files());
+  other.Start();
+  other.Put(0, 5);
+  CHECK(other.Flush());
+  host.Start(TierHost::kMeta, Codec::kRaw, /*told=*/8);
+  CHECK(Eventually([&] { return host.base.store->EpochBelow(host.ns) == 2; }));
+  CHECK(fake.memory->Peek(NamespacePath() + "/epoch-1").has_value());
+  host.Put(10, 5);
+  CHECK(host.Flush());
+  host.Forget();
+  CHECK(host.Get(10, 5) == 5 && host.Found(0, 5) == 0);
+}
+
+// A tier may come with the next daemon.
+TEST(AClearWithoutATierIsRemembered) {
+  TierHost host(FakeFiles().files());
+  CHECK(host.base.store->EpochBelow(host.ns) == 0);
+  host.base.store->ClearNamespace(host.ns);
+  CHECK(host.base.store->EpochBelow(host.ns) == kUnconfirmedClear);
 }
 
 }  // namespace

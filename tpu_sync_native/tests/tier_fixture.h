@@ -57,12 +57,16 @@ class TierHost {
   }
   ~TierHost() { tier->Stop(10'000); }
 
-  // The usual beginning; the namespace is ready when it returns.
-  void Start(const std::string& meta = kMeta, Codec codec = Codec::kRaw) {
+  // The usual beginning; the namespace serves when it returns.
+  void Start(const std::string& meta = kMeta, Codec codec = Codec::kRaw, uint64_t told = 0) {
     CHECK(tier->CheckRoot(10'000).empty());
     tier->Start();
-    tier->OpenNamespace(ns, kId, kChunkBytes, meta, codec);
-    CHECK(Eventually([&] { return NamespaceState() == "ready"; }));
+    tier->OpenNamespace(ns, kId, kChunkBytes, meta, codec, told);
+    CHECK(Eventually([&] { return NamespaceState() == "ready" || NamespaceState().starts_with("apart: "); }));
+  }
+  void Clear() {
+    base.store->ClearNamespace(ns);
+    tier->ClearNamespace(ns);
   }
   std::string NamespaceState() const {
     for (const auto& state : tier->Namespaces()) {

@@ -69,9 +69,13 @@ struct alignas(64) NamespaceRecord {
   uint32_t reserved;
   uint64_t chunk_bytes;
   uint8_t id[16];
-  uint8_t pad[32];
+  // The namespace's epoch in the tier below + 1, 0 while it is not known; kUnconfirmedClear beside it:
+  // cleared since, and that tier has not confirmed it. An engine that outlives the daemon tells the next one.
+  std::atomic<uint64_t> epoch_below;
+  uint8_t pad[24];
 };
 static_assert(sizeof(NamespaceRecord) == 64);
+inline constexpr uint64_t kUnconfirmedClear = uint64_t{1} << 63;
 
 // Eight cells; a key may stand in either of two buckets. tag 0 is an empty cell. A cell is changed by
 // single stores (slot first, then tag), so it needs no counter: a reader that meets a half-made cell

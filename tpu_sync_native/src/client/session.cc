@@ -68,6 +68,11 @@ TierHits Session::Lookup(uint32_t ns, const KeyBatch& keys) const {
   return hits;
 }
 
+uint64_t Session::EpochBelow(uint32_t ns) const {
+  const MetaView& view = arena_->index().view();
+  return ns < view.namespaces_max() ? view.ns(ns).epoch_below.load(std::memory_order_acquire) : 0;
+}
+
 Lost Session::Call(const Outgoing& request, Incoming* reply) {
   if (const Lost known = lost(); known != Lost::kNo) return known;
   const uint64_t start_ns = SteadyNs();

@@ -47,6 +47,9 @@ class Session {
   // Leading keys that are readable from any tier; no IPC, no side effect; none when lost.
   TierHits Lookup(uint32_t ns, const KeyBatch& keys) const;
 
+  // NamespaceRecord::epoch_below, as the daemon left it; also when lost.
+  uint64_t EpochBelow(uint32_t ns) const;
+
   // Wait for the daemon. On anything but kNo, `reply` means nothing.
   Lost Call(const Outgoing& request, Incoming* reply);
   // Returns before the daemon has seen it. `may_wait` false: kWouldWait rather than any wait.

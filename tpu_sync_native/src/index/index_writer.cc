@@ -139,6 +139,10 @@ uint32_t IndexWriter::RaiseEpoch(uint32_t ns) {
   return epoch;
 }
 
+void IndexWriter::SetEpochBelow(uint32_t ns, uint64_t word) {
+  const_cast<NamespaceRecord&>(view_.ns(ns)).epoch_below.store(word, kRelease);
+}
+
 uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
                               SlotState state) {
   SlotRecord& target = record(slot);

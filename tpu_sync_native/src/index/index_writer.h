@@ -34,6 +34,7 @@ class IndexWriter {
 
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
   uint32_t RaiseEpoch(uint32_t ns);  // returns the new epoch
+  void SetEpochBelow(uint32_t ns, uint64_t word);
 
   // The slot is taken for `key`: generation + 1, state reserved (or promoting). Returns the generation.
   uint32_t Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,

@@ -34,6 +34,9 @@ struct StorageNamespace {
   // kRefused: the root holds another fingerprint under this id: never served, says why.
   enum class State : uint8_t { kOpening, kReady, kRefused };
   std::atomic<State> state{State::kOpening};
+  // By the first engine that has it open: what it knows from an earlier daemon
+  // (NamespaceRecord::epoch_below).
+  uint64_t told = 0;
   // Where there are quotas: nothing is written before the first poll, and the reclaimer after it, have seen
   // how much there is.
   std::atomic<bool> measured{false};
@@ -96,6 +99,8 @@ struct StorageContext {
   bool TakeRoom(StorageNamespace& ns, uint64_t bytes);
   std::atomic<int64_t> room_bytes{INT64_MAX};
   std::atomic<uint64_t> refused_bytes{0};  // by TakeRoom, ever
+  // A promote waits or is being read: appends stand back, see Demoter.
+  std::atomic<bool> promoting{false};
 
   // The namespace by the store's index or by id; null when it is not open here.
   std::shared_ptr<StorageNamespace> Namespace(uint32_t ns) const;

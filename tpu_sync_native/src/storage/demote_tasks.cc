@@ -8,21 +8,28 @@
 namespace tpu_sync_native {
 
 void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
-  auto batch = std::make_unique<DemoteBatch>(pins);
-  {
-    const std::lock_guard lock(mutex);
-    if (!lane->spare.empty()) {
-      batch->records = std::move(lane->spare.back());
-      lane->spare.pop_back();
-    }
-  }
+  std::unique_ptr<DemoteBatch> batch;
   try {
+    batch = std::make_unique<DemoteBatch>(pins);
+    {
+      const std::lock_guard lock(mutex);
+      if (!lane->spare.empty()) {
+        batch->records = std::move(lane->spare.back());
+        lane->spare.pop_back();
+      }
+    }
     if (batch->records == nullptr) {
       const uint64_t bytes_max = std::min(context->options.io_bytes, context->options.segment_bytes);
       batch->records = std::make_unique<RecordBatch>(lane->chunk_bytes, lane->ns->codec, bytes_max);
     }
     Fill(*lane, *batch);
-  } catch (...) {  // no memory: what was taken is dropped
+  } catch (...) {            // no memory: what was taken is dropped
+    if (batch == nullptr) {  // nothing was; the next tick tries again
+      const std::lock_guard lock(mutex);
+      lane->preparing = false;
+      AdvanceLocked(*lane);
+      return;
+    }
     Count(context->counters.dropped_error, batch->pinned.size());
     batch->records = nullptr;
   }

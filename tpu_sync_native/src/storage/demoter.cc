@@ -97,8 +97,14 @@ void Demoter::Impl::AppendLocked(const std::shared_ptr<Lane>& lane, Trash* trash
   NextTurnsLocked(trash);
 }
 
-void Demoter::Impl::NextTurnsLocked(Trash* trash) {
-  while (!turns.empty() && appending < std::max(context->options.store_threads, 1u)) {
+// While promotes are under way one lane appends at a time, one step a tick: engines wait for promotes, for
+// demotes nobody does. They are slowed and never starved; what the queue has no room for meanwhile is
+// dropped.
+void Demoter::Impl::NextTurnsLocked(Trash* trash, bool tick) {
+  const bool yields = accepting && context->promoting.load();  // who stops has no more ticks
+  if (yields && !tick) return;
+  const uint32_t most = yields ? 1 : std::max(context->options.store_threads, 1u);
+  while (!turns.empty() && appending < most) {
     const std::shared_ptr<Lane> lane = std::move(turns.front());
     turns.pop_front();
     lane->waiting = false;
@@ -216,7 +222,7 @@ void Demoter::Tick() {
   const uint64_t now_ms = SteadyNowMs();
   const std::lock_guard lock(impl_->mutex);
   for (const auto& [ns, lane] : impl_->lanes) impl_->LookAfterLocked(lane, now_ms, &trash);
-  impl_->NextTurnsLocked(&trash);
+  impl_->NextTurnsLocked(&trash, /*tick=*/true);
 }
 
 bool Demoter::Flush(uint64_t wait_ms) {

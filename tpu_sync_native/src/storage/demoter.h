@@ -6,10 +6,10 @@
 //   Offer -> queue -Prepare task-> pinned, checksummed -Append task-> written, unpinned -Sync-> found
 //
 // A lane has at most one task of each kind, so one batch is prepared while the one before is written; at most
-// store_threads lanes write at once, in turns of one batch. An append that hangs holds the pins of its batch,
-// because the medium may still read them, and nothing else: its lane is dropped, and its turn given to the
-// others. Stop leaves it behind; when it returns, it finds no store any more, and what it holds (arena,
-// writer) goes with it.
+// store_threads lanes write at once, in turns of one batch; while promotes are under way one does, one batch
+// a tick. An append that hangs holds the pins of its batch, because the medium may still read them, and
+// nothing else: its lane is dropped, and its turn given to the others. Stop leaves it behind; when it
+// returns, it finds no store any more, and what it holds (arena, writer) goes with it.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 
 #include "segment/names.h"
 #include "storage/epochs.h"
+#include "tpu_sync_native/meta_layout.h"
 
 namespace tpu_sync_native {
 namespace {
@@ -110,7 +111,16 @@ IoError OpenOnRoot(StorageContext& context, StorageNamespace& ns, std::string* r
   uint64_t epoch = 0;
   error = ReadEpoch(files, ns.id, &epoch);
   if (!error.ok()) return error;
-  RaiseEpoch(context, ns, epoch);
+  SawEpoch(ns, epoch);
+  const std::lock_guard lock(ns.clear_mutex);
+  if (const uint64_t told = ns.told & ~kUnconfirmedClear; told == 0) {
+    RaiseEpoch(context, ns, epoch);
+  } else if (told - 1 <= epoch) {
+    RaiseEpoch(context, ns, told - 1);
+  } else {  // never made on this root, or not by what is listed: whatever it was, its engine is of no other
+    ns.clears.fetch_add(1);
+    ns.clearing.store(true);
+  }
   ns.cleared_epoch.store(ns.epoch.load());
   return {};
 }

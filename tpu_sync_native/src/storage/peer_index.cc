@@ -14,6 +14,10 @@ namespace {
 
 // The index of the largest segment of the smallest chunks; more is not an index of ours.
 constexpr uint64_t kIndexBytesMax = 1ull << 30;
+// Records that were refused are tried again when so much of the catalog has become free, and so many indexes
+// are read for it in one poll.
+constexpr uint64_t kRoomPart = 64;
+constexpr int kRefusedReadMax = 8;
 
 struct Listing {
   std::set<uint64_t> segments, indexes;
@@ -59,18 +63,20 @@ std::shared_ptr<Segment> EntryFor(const DirectoryLook& look, const SegmentIdenti
   return segment;
 }
 
-void AddRecords(const DirectoryLook& look, Segment& segment, const std::vector<IndexEntry>& entries,
-                uint64_t seen_bytes) {
+void AddRecords(StorageContext& context, const StorageNamespace& ns, Segment& segment,
+                const std::vector<IndexEntry>& entries, uint64_t seen_bytes) {
   uint64_t elsewhere = 0;
   for (const IndexEntry& entry : entries) {
     if (entry.offset < seen_bytes) continue;
     const std::string_view name(reinterpret_cast<const char*>(entry.key), entry.key_bytes);
-    const CatalogKey key = MakeCatalogKey(look.ns.id, name);
+    const CatalogKey key = MakeCatalogKey(ns.id, name);
     const Where where{segment.id, entry.offset, uint64_t{entry.stored_units} * kStorageUnit};
-    const bool added = look.context.catalog->Add(key, where) == Catalog::Added::kNew;
-    if (!added && look.context.catalog->Find(key) != PackWhere(where)) ++elsewhere;
+    const Catalog::Added added = context.catalog->Add(key, where);
+    if (added == Catalog::Added::kFull) segment.refused_at.store(context.catalog->records() + 1);
+    if (added != Catalog::Added::kNew && context.catalog->Find(key) != PackWhere(where)) ++elsewhere;
   }
   segment.records.store(entries.size());
+  if (seen_bytes == 0) segment.dead_records.store(0);  // all of it anew
   segment.dead_records.fetch_add(elsewhere);
 }
 
@@ -138,7 +144,7 @@ bool LoadIndex(const DirectoryLook& look, uint64_t number, IoError* error) {
   if (segment == nullptr) return false;
   if (seen.id != segment->id) seen = {.id = segment->id};
   if (identity.epoch == epoch) {
-    AddRecords(look, *segment, entries, seen.seen_bytes);
+    AddRecords(look.context, look.ns, *segment, entries, seen.seen_bytes);
   } else {  // this host keeps it for those of that epoch
     segment->records.store(entries.size());
     segment->dead_records.store(entries.size());
@@ -148,6 +154,34 @@ bool LoadIndex(const DirectoryLook& look, uint64_t number, IoError* error) {
   segment->bytes.store(segment_bytes);
   segment->sealed.store(sealed);
   return true;
+}
+
+void FindRefused(StorageContext& context, StorageNamespace& ns) {
+  const Catalog& catalog = *context.catalog;
+  const auto all = context.segments->All();
+  int reads = 0;
+  for (auto it = all.rbegin(); it != all.rend() && reads < kRefusedReadMax; ++it) {  // the newest first
+    Segment& segment = **it;
+    const uint64_t refused_at = segment.refused_at.load();
+    if (refused_at == 0 || segment.ns.load() != ns.ns || segment.retired.load()) continue;
+    if (!segment.sealed.load() || segment.identity.epoch != ns.epoch.load()) continue;
+    if (catalog.records() + catalog.records_max() / kRoomPart + 1 >= refused_at) continue;
+    std::string file;
+    const std::string name = IndexName(segment.identity.number);
+    ++reads;
+    const IoError error =
+        context.files->ReadAll(context.segments->Directory(segment) + "/" + name, kIndexBytesMax, &file);
+    IoPool::Progress();
+    if (!error.ok()) continue;  // not published yet, or about to go
+    SegmentIdentity identity;
+    uint64_t segment_bytes = 0;
+    bool sealed = false;
+    std::vector<IndexEntry> entries;
+    segment.refused_at.store(0);
+    if (!DecodeIndex(file, &identity, &segment_bytes, &sealed, &entries).empty()) continue;
+    if (identity.number != segment.identity.number || identity.epoch != segment.identity.epoch) continue;
+    AddRecords(context, ns, segment, entries, 0);
+  }
 }
 
 IoError LookIntoDirectory(const DirectoryLook& look) {

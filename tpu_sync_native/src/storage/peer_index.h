@@ -29,6 +29,8 @@ struct DirectoryLook {
 // Lists the directory, loads indexes that were not loaded, retires segments that are gone. seen.complete says
 // whether all of it could be done.
 IoError LookIntoDirectory(const DirectoryLook& look);
+// Records of sealed segments that a full catalog refused, as far as it has room again.
+void FindRefused(StorageContext& context, StorageNamespace& ns);
 // One index file: `number` of a sealed segment, 0 for tail.idx. False: come back later.
 bool LoadIndex(const DirectoryLook& look, uint64_t number, IoError* error);
 

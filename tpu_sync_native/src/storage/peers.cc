@@ -39,6 +39,7 @@ class PollRound {
     DropMissing();
     VerifyOwn();
     Adopt();
+    FindRefused(context_, ns_);
     Count();
     return first_error_;
   }

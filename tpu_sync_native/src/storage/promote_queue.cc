@@ -51,6 +51,9 @@ bool PromoteQueue::Add(uint32_t ns, std::span<const PromoteChunk> chunks, Urgenc
   job->run_bytes = std::min(kFirstRunBytes, run_bytes_max_);
   job->place = by_deadline_.insert(by_deadline_.end(), job);
   job->timed = true;
+  if (urgency == Urgency::kPrefetch) {
+    for (const PromoteChunk& chunk : chunks) prefetched_[chunk.ref.slot] = job.get();
+  }
   bytes_ += bytes;
   waiting_ += chunks.size();
   turns_[static_cast<size_t>(urgency)].push_back(std::move(job));
@@ -63,7 +66,28 @@ void PromoteQueue::TakeBack(Urgency urgency) {
   turns.pop_back();
   waiting_ -= job->chunks.size();
   for (const PromoteChunk& chunk : job->chunks) bytes_ -= StoredBytes(chunk);
+  NotPrefetched(*job, 0, job->chunks.size());
   Untime(*job);
+}
+
+void PromoteQueue::Hurry(std::span<const uint32_t> slots) {
+  auto& prefetches = turns_[static_cast<size_t>(Urgency::kPrefetch)];
+  for (const uint32_t slot : slots) {
+    const auto found = prefetched_.find(slot);
+    if (found == prefetched_.end()) continue;
+    PromoteJob& job = *found->second;
+    NotPrefetched(job, job.next, job.chunks.size() - job.next);
+    job.urgency = Urgency::kLease;
+    const auto place = std::find_if(prefetches.begin(), prefetches.end(),
+                                    [&](const auto& waiting) { return waiting.get() == &job; });
+    turns_[static_cast<size_t>(Urgency::kLease)].push_back(std::move(*place));
+    prefetches.erase(place);
+  }
+}
+
+void PromoteQueue::NotPrefetched(const PromoteJob& job, size_t first, size_t count) {
+  if (job.urgency != Urgency::kPrefetch) return;
+  for (size_t i = first; i < first + count; ++i) prefetched_.erase(job.chunks[i].ref.slot);
 }
 
 std::shared_ptr<PromoteRun> PromoteQueue::TakeRun() {
@@ -76,6 +100,7 @@ std::shared_ptr<PromoteRun> PromoteQueue::TakeRun() {
     run->first = job.next;
     run->count = RunLength(job);
     std::fill_n(job.states.begin() + static_cast<ptrdiff_t>(run->first), run->count, State::kReading);
+    NotPrefetched(job, run->first, run->count);
     job.next += run->count;
     job.run_bytes = std::min(2 * job.run_bytes, run_bytes_max_);
     waiting_ -= run->count;
@@ -129,6 +154,7 @@ uint64_t PromoteQueue::EndJob(PromoteJob& job, bool reading_too, std::vector<Pro
       ++count;
     }
   }
+  NotPrefetched(job, job.next, job.chunks.size() - job.next);
   job.next = job.chunks.size();
   if (reading_too) {
     for (const auto& run : runs_) run->abandoned |= run->job.get() == &job;

@@ -15,6 +15,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "store/lower_tier.h"
@@ -64,6 +65,9 @@ class PromoteQueue {
   // Undoes the Add before, which nothing followed.
   void TakeBack(Urgency urgency);
 
+  // A lease waits for these slots: jobs of prefetches with one of them that waits are a lease's from now on.
+  void Hurry(std::span<const uint32_t> slots);
+
   // Null: nothing waits.
   std::shared_ptr<PromoteRun> TakeRun();
   bool has_runs() const { return waiting_ > 0; }
@@ -89,16 +93,18 @@ class PromoteQueue {
 
  private:
   uint64_t EndJob(PromoteJob& job, bool reading_too, std::vector<PromoteEnded>* ended);
+  void NotPrefetched(const PromoteJob& job, size_t first, size_t count);
   void Untime(PromoteJob& job);  // may end the job's life
   void DropTurns();              // of jobs without chunks that wait
 
   const uint64_t bytes_max_;
   const uint64_t run_bytes_max_;
-  uint64_t bytes_ = 0;                                // of chunks that have not ended
-  uint64_t waiting_ = 0;                              // chunks
-  uint64_t reading_ = 0;                              // chunks, abandoned ones too
-  std::deque<std::shared_ptr<PromoteJob>> turns_[2];  // by urgency: jobs with chunks that wait
-  PromoteJobs by_deadline_;                           // jobs with chunks that may be overdue one day
+  uint64_t bytes_ = 0;                                    // of chunks that have not ended
+  uint64_t waiting_ = 0;                                  // chunks
+  uint64_t reading_ = 0;                                  // chunks, abandoned ones too
+  std::deque<std::shared_ptr<PromoteJob>> turns_[2];      // by urgency: jobs with chunks that wait
+  std::unordered_map<uint32_t, PromoteJob*> prefetched_;  // by slot: chunks that wait, of those in turns_[1]
+  PromoteJobs by_deadline_;                               // jobs with chunks that may be overdue one day
   std::vector<std::shared_ptr<PromoteRun>> runs_;
 };
 

@@ -62,6 +62,9 @@ struct Promoter::Impl : std::enable_shared_from_this<Promoter::Impl> {
   std::mutex flush_mutex;  // before the store's mutex, which comes before `mutex`
   Store* store;            // guarded by flush_mutex; null: stopped
 
+  // Reads that hang do not count, nobody gains by waiting for them.
+  void NoteLocked() { context->promoting.store(queue.has_runs() || workers > 0); }
+
   // False: refused, the medium is down.
   bool SubmitLocked() {
     if (stopping || workers >= context->options.load_threads) return true;
@@ -78,6 +81,7 @@ struct Promoter::Impl : std::enable_shared_from_this<Promoter::Impl> {
       if (!stopping) run = queue.TakeRun();
       if (run == nullptr) {
         --workers;
+        NoteLocked();
         return;
       }
       if (queue.has_runs()) SubmitLocked();
@@ -181,6 +185,7 @@ struct Promoter::Impl : std::enable_shared_from_this<Promoter::Impl> {
     std::vector<PromoteEnded> batch;
     {
       const std::lock_guard lock(mutex);
+      NoteLocked();
       batch.swap(ended);
     }
     if (store == nullptr) return;
@@ -271,8 +276,14 @@ bool Promoter::Offer(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency 
     impl.queue.TakeBack(urgency);
     return false;
   }
+  impl.NoteLocked();
   if (timer_sleeps) impl.timer_wakes.notify_one();
   return true;
+}
+
+void Promoter::Hurry(std::span<const uint32_t> slots) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->queue.Hurry(slots);
 }
 
 uint64_t Promoter::queued_chunks() const {

@@ -26,6 +26,8 @@ class Promoter {
 
   // With the store's mutex held: never blocks, never calls the store. False: full or down, nothing queued.
   bool Offer(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency);
+  // The same: what waits to be promoted into these slots is leased now.
+  void Hurry(std::span<const uint32_t> slots);
   uint64_t queued_chunks() const;
 
  private:

@@ -31,6 +31,8 @@ struct Segment {
   std::atomic<uint64_t> reserved_bytes{0};
   std::atomic<uint64_t> records{0};
   std::atomic<uint64_t> dead_records{0};  // known elsewhere too, or found bad
+  // Not 0: the catalog had no room for all of its records when it held so many; see FindRefused.
+  std::atomic<uint64_t> refused_at{0};
   std::atomic<bool> sealed{false};
   std::atomic<bool> retired{false};  // gone or not to be believed: its cells are misses
   // When it was written, first seen, or spared by the reclaimer: the oldest is looked at first. What is read

@@ -184,9 +184,10 @@ void SegmentWriter::Impl::AddToCatalog() {
   for (size_t i = open->synced; i < open->entries.size(); ++i) {
     const IndexEntry& entry = open->entries[i];
     const Where where{segment.id, entry.offset, uint64_t{entry.stored_units} * kStorageUnit};
-    const bool added =
-        of_now && context->catalog->Add(MakeCatalogKey(ns->id, KeyOf(entry)), where) == Catalog::Added::kNew;
-    if (!added) segment.dead_records.fetch_add(1);
+    auto added = Catalog::Added::kKnown;
+    if (of_now) added = context->catalog->Add(MakeCatalogKey(ns->id, KeyOf(entry)), where);
+    if (added == Catalog::Added::kFull) segment.refused_at.store(context->catalog->records() + 1);
+    if (added != Catalog::Added::kNew) segment.dead_records.fetch_add(1);
     context->counters.demoted_bytes.fetch_add(where.stored_bytes);
   }
   context->counters.demoted_chunks.fetch_add(open->entries.size() - open->synced);

@@ -106,7 +106,7 @@ struct StorageTier::Impl {
       : context(std::move(wanted)),
         store(its_store),
         parts(std::make_shared<StorageParts>(context, its_store, std::move(arena))),
-        upkeep(parts) {}
+        upkeep(parts, its_store) {}
 
   bool serving() const { return !context->loads->down() && !context->control->down(); }
 
@@ -196,7 +196,7 @@ bool StorageTier::Stop(uint64_t wait_ms) {
 }
 
 void StorageTier::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json,
-                                Codec codec) {
+                                Codec codec, uint64_t told) {
   Require(id.size() == sizeof(StorageNamespace::id),
           "a namespace id has 16 bytes, not " + std::to_string(id.size()));
   Require(chunk_bytes >= 1 && chunk_bytes <= kStoredChunkBytesMax,
@@ -208,6 +208,11 @@ void StorageTier::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
   space->chunk_bytes = chunk_bytes;
   space->codec = codec;
   space->meta_json = std::move(meta_json);
+  space->told = told;
+  if ((told & kUnconfirmedClear) != 0) {
+    space->clears = 1;
+    space->clearing = true;
+  }
   const StorageOptions& options = impl_->context->options;
   std::memcpy(space->host_id, options.host_id, sizeof(space->host_id));
   {
@@ -215,6 +220,7 @@ void StorageTier::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
     if (!impl_->context->namespaces.emplace(ns, space).second) return;
   }
   impl_->upkeep.Add(std::move(space));
+  impl_->store.NoteEpochsBelow();
 }
 
 void StorageTier::ClearNamespace(uint32_t ns) {
@@ -265,6 +271,17 @@ void StorageTier::Cleared(uint32_t ns) {
   impl_->parts->demoter.Clear(ns);
   impl_->upkeep.Hurry();
 }
+
+uint64_t StorageTier::EpochWord(uint32_t ns) const {
+  const std::shared_ptr<StorageNamespace> space = impl_->context->Namespace(ns);
+  if (space == nullptr) return 0;
+  const bool ready = space->state.load() == StorageNamespace::State::kReady;
+  const bool clearing = space->clearing.load();  // before the epoch, which ends it
+  const uint64_t epoch = ready ? space->epoch.load() + 1 : space->told & ~kUnconfirmedClear;
+  return epoch | (clearing ? kUnconfirmedClear : 0);
+}
+
+void StorageTier::Hurry(std::span<const uint32_t> slots) { impl_->parts->promoter.Hurry(slots); }
 
 // ---- for people ----
 

@@ -38,8 +38,10 @@ class StorageTier final : public LowerTier {
   bool Stop(uint64_t wait_ms);
 
   // The daemon's namespaces. Directory and meta.json are made in the background. Known ones stay as they are.
+  // told: what the engine knows of an earlier daemon's time (NamespaceRecord::epoch_below), 0 if nothing; it
+  // then goes on in that epoch, and a clear that was not confirmed is made up for.
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json,
-                     Codec codec);
+                     Codec codec, uint64_t told = 0);
   // After Store::ClearNamespace, from which on nothing is leased of it: now nothing is found of it either.
   // The root learns of it as soon as it answers. Walks over the whole catalog: 100 ms for 16 M records.
   void ClearNamespace(uint32_t ns);
@@ -49,6 +51,8 @@ class StorageTier final : public LowerTier {
   bool Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) override;
   void Committed(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) override;
   void Cleared(uint32_t ns) override;
+  uint64_t EpochWord(uint32_t ns) const override;
+  void Hurry(std::span<const uint32_t> slots) override;
 
   std::vector<Counter> Stats() const;  // names in storage/stats.h
   // "ok", "full: ...", "failing: ...", "down: ...": for people, /readyz and stats.

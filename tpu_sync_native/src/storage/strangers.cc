@@ -50,7 +50,10 @@ IoError Strangers::Look(StorageContext& context, uint64_t now_ms) {
   for (auto& [name, place] : places_) place.listed = false;
   for (const DirEntry& entry : entries) {
     uint8_t id[16];
-    if (!entry.directory || !ParseHexId(entry.name, id) || context.NamespaceById(id) != nullptr) continue;
+    if (!entry.directory || !ParseHexId(entry.name, id)) continue;
+    // One that is not served here takes space all the same: not opened yet, or refused.
+    const auto known = context.NamespaceById(id);
+    if (known != nullptr && known->state.load() == StorageNamespace::State::kReady) continue;
     Place& place = places_[entry.name];
     std::memcpy(place.id, id, sizeof(id));
     place.listed = true;

@@ -1,6 +1,6 @@
-// Namespaces on the root that nobody has opened on this host: their bytes count towards the root's quota, and
-// what dead hosts left in those that no host has open any more (a model that is served no longer) is freed
-// first.
+// Namespaces on the root that this host does not serve: nobody has opened them here, or they were refused.
+// Their bytes count towards the root's quota, and what dead hosts left in those that no host has open any
+// more (a model that is served no longer) is freed first.
 //
 // Looked at seldom: one listing of v1/, and per such namespace one listing and one small read a host.
 #pragma once

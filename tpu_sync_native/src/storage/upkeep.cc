@@ -20,7 +20,7 @@ uint64_t NowMs() { return SteadyNs() / kNsPerMs; }
 
 }  // namespace
 
-Upkeep::Upkeep(std::shared_ptr<StorageParts> parts) : parts_(std::move(parts)) {}
+Upkeep::Upkeep(std::shared_ptr<StorageParts> parts, Store& store) : parts_(std::move(parts)), store_(store) {}
 
 Upkeep::~Upkeep() { Stop(); }
 
@@ -90,6 +90,7 @@ uint64_t Upkeep::Round(uint64_t now_ms) {
            [parts = parts_, entries] { Reclaim(*parts, entries); });
   }
   parts_->demoter.Tick();
+  store_.NoteEpochsBelow();
   const StorageOptions& options = context.options;
   const uint64_t shortest = std::min({options.poll_ms, options.heartbeat_ms, options.sync_ms, 2 * kTickMs});
   return std::max<uint64_t>(shortest / 2, 1);

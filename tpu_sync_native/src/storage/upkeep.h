@@ -1,7 +1,7 @@
 // What has to be done now and then, and who does it: one thread that looks at the clock and submits tasks to
 // the control pool. It never touches the medium itself, so it can be joined at any time.
 //
-//   often           serving flag of the catalog, Demoter::Tick
+//   often           serving flag of the catalog, Demoter::Tick, epochs noted where engines see them
 //   heartbeat_ms    Peers::Heartbeat of each namespace
 //   poll_ms         opening and clearing on the root, Peers::Poll of each namespace; then Reclaimer::Round
 //
@@ -43,7 +43,7 @@ struct StorageParts {
 
 class Upkeep {
  public:
-  explicit Upkeep(std::shared_ptr<StorageParts> parts);
+  Upkeep(std::shared_ptr<StorageParts> parts, Store& store);
   ~Upkeep();  // Stop
   void Start();
   void Stop();
@@ -77,6 +77,7 @@ class Upkeep {
   std::vector<std::shared_ptr<Entry>> Entries() const;
 
   const std::shared_ptr<StorageParts> parts_;
+  Store& store_;  // of the thread, not of its tasks
   const std::shared_ptr<Job> reclaim_ = std::make_shared<Job>();
   std::atomic<bool> hurry_{false};
   mutable std::mutex mutex_;

@@ -42,11 +42,15 @@ class LowerTier {
   // Store::EndPromotes, from another thread. False: the queue is full or the tier is down; nothing was
   // queued.
   virtual bool Promote(uint32_t ns, std::span<const PromoteChunk> chunks, Urgency urgency) = 0;
+  // These slots, whose promotes are under way, are leased now: what was asked for as a prefetch is no longer.
+  virtual void Hurry(std::span<const uint32_t> slots) { (void)slots; }
   // These were committed, in prefix order, under `epoch`: to be demoted if there is time.
   virtual void Committed(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) = 0;
   // The namespace was cleared: what lies below of it is not to be found from now on, and what was committed
   // before is never to be found. What is committed after this call is of the new epoch.
   virtual void Cleared(uint32_t ns) { (void)ns; }
+  // What NamespaceRecord::epoch_below is to say now; 0: nothing new.
+  virtual uint64_t EpochWord(uint32_t ns) const { return (void)ns, 0; }
 };
 
 // A committed chunk, pinned for the lower tier.

@@ -43,8 +43,21 @@ uint64_t Store::Impl::ClearNamespace(uint32_t ns) {
   stale_slots += chunks;
   counters.cleared += chunks;
   chunk_bytes -= chunks * space.chunk_bytes;
+  index.SetEpochBelow(ns, EpochBelow(ns) | kUnconfirmedClear);  // though there be no tier: one may come
   if (lower != nullptr) lower.load()->Cleared(ns);
   return chunks;
+}
+
+uint64_t Store::Impl::EpochBelow(uint32_t ns) const {
+  return index.view().ns(ns).epoch_below.load(std::memory_order_relaxed);
+}
+
+void Store::Impl::NoteEpochsBelow() {
+  if (lower == nullptr) return;
+  for (uint32_t ns = 0; ns < namespaces.size(); ++ns) {
+    const uint64_t word = lower.load()->EpochWord(ns);
+    if (word != 0 && word != EpochBelow(ns)) index.SetEpochBelow(ns, word);
+  }
 }
 
 }  // namespace tpu_sync_native

@@ -119,6 +119,7 @@ uint32_t Store::Impl::LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency ur
   refs->resize(keys.count, SlotRef{kNoSlot, 0, 0});
   uint32_t end = PinInTiers(ns, keys, first, refs->data());
   end = TakeForPromotes(ns, first, end, refs->data());
+  if (urgency == Urgency::kLease) HurryPromotes(first, end, refs->data());
   if (!scratch.chunks.empty() && !lower.load()->Promote(ns, scratch.chunks, urgency)) {
     counters.promote_refusals += scratch.chunks.size();
     const uint32_t cut = scratch.fresh.front();
@@ -141,6 +142,17 @@ uint32_t Store::Impl::LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency ur
   const auto promoted = static_cast<uint32_t>(scratch.fresh.size());
   if (scratch.keys.size() > kScratchKeysMax) scratch = {};
   return promoted;
+}
+
+// Those of the walk that were under way before it: perhaps as a prefetch, which others overtake.
+void Store::Impl::HurryPromotes(uint32_t first, uint32_t end, const SlotRef* refs) {
+  scratch.slots.clear();
+  for (uint32_t i = first; i < end; ++i) {
+    const bool found = scratch.from[i] == 0;
+    if (found && slots.cell(refs[i].slot).state == SlotState::kPromoting)
+      scratch.slots.push_back(refs[i].slot);
+  }
+  if (!scratch.slots.empty() && lower != nullptr) lower.load()->Hurry(scratch.slots);
 }
 
 uint32_t Store::Impl::Prefetch(uint32_t ns, const KeyBatch& keys) {

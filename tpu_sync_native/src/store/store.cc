@@ -67,6 +67,16 @@ uint64_t Store::ClearNamespace(uint32_t ns) {
   return impl_->ClearNamespace(ns);
 }
 
+uint64_t Store::EpochBelow(uint32_t ns) const {
+  std::lock_guard lock(impl_->mutex);
+  return ns < impl_->namespaces.size() ? impl_->EpochBelow(ns) : 0;
+}
+
+void Store::NoteEpochsBelow() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->NoteEpochsBelow();
+}
+
 void Store::OpenSession(SessionId session, GroupId group, uint32_t pid) {
   std::lock_guard lock(impl_->mutex);
   impl_->OpenSession(session, group, pid);

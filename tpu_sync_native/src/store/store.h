@@ -96,6 +96,9 @@ class Store {
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   // Makes every chunk of the namespace unreadable at once (epoch + 1). Returns how many were committed.
   uint64_t ClearNamespace(uint32_t ns);
+  // NamespaceRecord::epoch_below of one; and brought up to date, of all, from what the tier below says.
+  uint64_t EpochBelow(uint32_t ns) const;
+  void NoteEpochsBelow();
 
   // ---- sessions ----
   void OpenSession(SessionId session, GroupId group, uint32_t pid);

@@ -127,6 +127,7 @@ struct Store::Impl {
   uint32_t LeaseInTiers(uint32_t ns, const KeyBatch& keys, Urgency urgency, std::vector<SlotRef>* refs);
   uint32_t Prefetch(uint32_t ns, const KeyBatch& keys);
   TierHits LookupTiers(uint32_t ns, const KeyBatch& keys, uint32_t first) const;  // counts from `first`
+  void HurryPromotes(uint32_t first, uint32_t end, const SlotRef* refs);
   void EndPromotes(std::span<const SlotRef> refs, PromoteEnd end);
   void LosePromote(const SlotRef& ref, bool busy);
   void FreeLost(uint32_t slot);  // unless something still holds it
@@ -173,6 +174,8 @@ struct Store::Impl {
   // ---- namespaces.cc ----
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   uint64_t ClearNamespace(uint32_t ns);
+  uint64_t EpochBelow(uint32_t ns) const;
+  void NoteEpochsBelow();
 
   // ---- observe.cc, audit.cc ----
   std::vector<Counter> Stats() const;
