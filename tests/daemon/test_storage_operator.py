@@ -215,8 +215,8 @@ def test_what_stats_show(start_daemon, root):
 def test_segments_that_a_small_quota_makes_smaller(start_daemon, root):
     daemon = start_daemon("64MiB", "--storage", str(root), "--storage-quota", "64MiB")
     until(lambda: "segments are smaller" in daemon.log(), "a line in the log")
-    assert '"used": "4MiB"' in daemon.log()
-    assert '"wanted": "256MiB"' in daemon.log()
+    assert '"used": "4 MiB"' in daemon.log()
+    assert '"wanted": "256 MiB"' in daemon.log()
     assert daemon.counters()["storage_segment_bytes"] == 4 << 20
     fitting = start_daemon("64MiB", "--storage", str(root))
     fitting.counters()
