@@ -59,7 +59,7 @@ demo-replay: setup
 # ---- tests ----
 test: test-unit test-native test-engine test-device
 
-test-unit: setup
+test-unit: setup $(TEST_PLUGIN)
 	$(PY) -m pytest tests --ignore=tests/engine --ignore=tests/device
 
 test-native:

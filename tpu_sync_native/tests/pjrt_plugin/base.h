@@ -19,6 +19,8 @@ pjrt::Error* CallBase(Args* args) {
 // An error of this plugin's own. Destroyed like any other.
 pjrt::Error* MakeError(const char* text);
 
+void DestroyBaseError(pjrt::Error* error);
+
 // Ends the process when a call that cannot fail has failed.
 void Must(pjrt::Error* error);
 

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "base.h"
 #include "dma_maps.h"
@@ -11,8 +12,9 @@
 namespace tpu_sync_native::pjrt {
 
 struct RawBuffer {
-  Buffer* buffer;
+  Buffer* kept;  // refused to be donated until the alias goes; null when aliases do not stand in the way
   Device* device;
+  void* memory_space;
   uint8_t* memory;
   int64_t bytes;
 };
@@ -22,27 +24,37 @@ struct RawBuffer {
 namespace tpu_sync_native::test_plugin {
 namespace {
 
+// Of a piece of memory, which a donation hands on from buffer to buffer.
 struct Aliased {
   int aliases = 0;
-  bool destroyed = false;
+  std::vector<pjrt::Buffer*> destroyed;  // by their owners; the memory goes with the last alias
 };
 
 std::mutex& AliasedMutex() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
-std::map<pjrt::Buffer*, Aliased>& AllAliased() {
-  static auto* const all = new std::map<pjrt::Buffer*, Aliased>;
+std::map<uintptr_t, Aliased>& AllAliased() {
+  static auto* const all = new std::map<uintptr_t, Aliased>;
   return *all;
 }
 
-// The owner may destroy his buffer; its memory is the alias's then.
+// The address of the buffer's memory; 0 when it has none any more.
+uintptr_t MemoryOf(pjrt::Buffer* buffer) {
+  pjrt::BufferUnsafePointer pointer;
+  pointer.buffer = buffer;
+  pjrt::Error* const error = CallBase(&pointer);
+  if (error == nullptr) return pointer.pointer;
+  DestroyBaseError(error);
+  return 0;
+}
+
 pjrt::Error* DestroyBuffer(pjrt::BufferDestroy* args) {
   {
     const std::lock_guard lock(AliasedMutex());
-    const auto found = AllAliased().find(args->buffer);
+    const auto found = AllAliased().empty() ? AllAliased().end() : AllAliased().find(MemoryOf(args->buffer));
     if (found != AllAliased().end()) {
-      found->second.destroyed = true;
+      found->second.destroyed.push_back(args->buffer);
       return nullptr;
     }
   }
@@ -60,34 +72,43 @@ pjrt::Error* CreateAlias(pjrt::RawCreateAlias* args) {
   pjrt::BufferDevice device;
   device.buffer = args->buffer;
   if (pjrt::Error* error = CallBase(&device)) return error;
-  pjrt::BufferKeep keep;
-  keep.buffer = args->buffer;
-  if (pjrt::Error* error = CallBase(&keep)) return error;
+  pjrt::BufferMemory memory;
+  memory.buffer = args->buffer;
+  if (pjrt::Error* error = CallBase(&memory)) return error;
+  const bool keep = settings().donate_aliased == 0;
+  if (keep) {
+    pjrt::BufferKeep reference;
+    reference.buffer = args->buffer;
+    if (pjrt::Error* error = CallBase(&reference)) return error;
+  }
   const std::lock_guard lock(AliasedMutex());
-  ++AllAliased()[args->buffer].aliases;
+  ++AllAliased()[pointer.pointer].aliases;
   ++counters().aliases;
-  args->raw = new pjrt::RawBuffer{args->buffer, device.device, reinterpret_cast<uint8_t*>(pointer.pointer),
-                                  static_cast<int64_t>(size.bytes)};
+  args->raw =
+      new pjrt::RawBuffer{keep ? args->buffer : nullptr, device.device, memory.memory,
+                          reinterpret_cast<uint8_t*>(pointer.pointer), static_cast<int64_t>(size.bytes)};
   return nullptr;
 }
 
 pjrt::Error* DestroyAlias(pjrt::RawDestroy* args) {
-  pjrt::Buffer* const buffer = args->raw->buffer;
-  pjrt::BufferLetGo let_go;
-  let_go.buffer = buffer;
-  Must(CallBase(&let_go));
+  const auto memory = reinterpret_cast<uintptr_t>(args->raw->memory);
+  if (args->raw->kept != nullptr) {
+    pjrt::BufferLetGo let_go;
+    let_go.buffer = args->raw->kept;
+    Must(CallBase(&let_go));
+  }
   delete args->raw;
   --counters().aliases;
-  bool destroy = false;
+  std::vector<pjrt::Buffer*> destroyed;
   {
     const std::lock_guard lock(AliasedMutex());
-    const auto found = AllAliased().find(buffer);
+    const auto found = AllAliased().find(memory);
     if (--found->second.aliases == 0) {
-      destroy = found->second.destroyed;
+      destroyed.swap(found->second.destroyed);
       AllAliased().erase(found);
     }
   }
-  if (destroy) {
+  for (pjrt::Buffer* buffer : destroyed) {
     pjrt::BufferDestroy last;
     last.buffer = buffer;
     Must(CallBase(&last));
@@ -144,19 +165,9 @@ struct RawPlace {
   pjrt::RawBuffer* raw;
   void* place;
 };
-struct BufferMemory {
-  static constexpr pjrt::Call kCall{"PJRT_Buffer_Memory", 66, 32};
-  size_t struct_size = kCall.struct_size;
-  pjrt::Extension* extensions = nullptr;
-  pjrt::Buffer* buffer = nullptr;
-  void* memory = nullptr;
-};
 pjrt::Error* MemorySpace(RawPlace* args) {
-  BufferMemory memory;
-  memory.buffer = args->raw->buffer;
-  pjrt::Error* const error = CallBase(&memory);
-  args->place = memory.memory;
-  return error;
+  args->place = args->raw->memory_space;
+  return nullptr;
 }
 pjrt::Error* HostPointer(RawPlace* args) {
   args->place = args->raw->memory;

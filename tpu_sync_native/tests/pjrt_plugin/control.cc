@@ -70,6 +70,8 @@ void kvtier_pjrt_set(const char* name, int64_t value) {
     settings().latency_us = value;
   } else if (key == "launches_in_queue") {
     settings().launches_in_queue = value;
+  } else if (key == "donate_aliased") {
+    settings().donate_aliased = value;
   } else if (key == "strict") {
     settings().strict = value;
   } else if (key == "tpu") {

@@ -4,6 +4,8 @@
 //   bytes_per_s, latency_us     pace of each device's queue; 0: as fast as it can
 //   launches_in_queue           1: a launch waits for its turn behind the copies, and they wait for it
 //   queue_gate, ready_gate      1: shut. Copies wait in the queue, or buffers are not ready, until it is 0
+//   donate_aliased              1: buffers that have aliases may be donated, so that the next launch writes
+//                               their memory; else it gets memory of its own
 //   strict                      1: host memory that no DmaMap covers makes a copy's event fail
 //   tpu                         1: the platform calls itself "tpu"
 //   fail:<PJRT name>            n: the n-th call from now on is refused
@@ -36,6 +38,7 @@ struct Settings {
   std::atomic<int64_t> bytes_per_s{0};
   std::atomic<int64_t> latency_us{0};
   std::atomic<int64_t> launches_in_queue{0};
+  std::atomic<int64_t> donate_aliased{0};
   std::atomic<int64_t> strict{0};
   std::atomic<int64_t> tpu{0};
 };

@@ -30,6 +30,12 @@ const OwnError* AsOwn(const pjrt::Error* error) {
   return Own().contains(error) ? reinterpret_cast<const OwnError*>(error) : nullptr;
 }
 
+// These two answer nothing.
+template <typename Args>
+void CallBaseAboutError(Args* args) {
+  reinterpret_cast<void (*)(Args*)>(base()->slots()[Args::kCall.slot])(args);
+}
+
 void Destroy(pjrt::ErrorDestroy* args) {
   if (const OwnError* own = AsOwn(args->error)) {
     const std::lock_guard lock(OwnMutex());
@@ -38,7 +44,7 @@ void Destroy(pjrt::ErrorDestroy* args) {
     delete own;
     return;
   }
-  CallBase(args);
+  CallBaseAboutError(args);
 }
 
 void Message(pjrt::ErrorMessage* args) {
@@ -47,7 +53,7 @@ void Message(pjrt::ErrorMessage* args) {
     args->message_size = std::strlen(own->text);
     return;
   }
-  CallBase(args);
+  CallBaseAboutError(args);
 }
 
 pjrt::Error* GetCode(pjrt::ErrorGetCode* args) {
@@ -68,6 +74,12 @@ pjrt::Error* MakeError(const char* text) {
   Own().insert(error);
   ++counters().errors;
   return error;
+}
+
+void DestroyBaseError(pjrt::Error* error) {
+  pjrt::ErrorDestroy destroy;
+  destroy.error = error;
+  CallBaseAboutError(&destroy);
 }
 
 void Must(pjrt::Error* error) {

@@ -70,10 +70,7 @@ pjrt::Error* Launch(pjrt::Execute* args) {
       pjrt::EventAwait await;
       await.event = args->done[i];
       pjrt::Error* const failed = CallBase(&await);  // the outputs carry it too
-      if (failed == nullptr) continue;
-      pjrt::ErrorDestroy destroy;
-      destroy.error = failed;
-      reinterpret_cast<void (*)(pjrt::ErrorDestroy*)>(base()->slots()[destroy.kCall.slot])(&destroy);
+      if (failed != nullptr) DestroyBaseError(failed);
     }
     if (own.empty()) return;
     args->done = nullptr;

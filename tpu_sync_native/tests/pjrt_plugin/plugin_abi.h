@@ -106,6 +106,14 @@ struct BufferDevice {
   Device* device = nullptr;
 };
 
+struct BufferMemory {
+  static constexpr Call kCall{"PJRT_Buffer_Memory", 66, 32};
+  size_t struct_size = kCall.struct_size;
+  Extension* extensions = nullptr;
+  Buffer* buffer = nullptr;
+  void* memory = nullptr;
+};
+
 struct BufferUnsafePointer {
   static constexpr Call kCall{"PJRT_Buffer_UnsafePointer", 73, 32};
   size_t struct_size = kCall.struct_size;
