@@ -76,12 +76,12 @@ pjrt::Error* CreateAlias(pjrt::RawCreateAlias* args) {
   memory.buffer = args->buffer;
   if (pjrt::Error* error = CallBase(&memory)) return error;
   const bool keep = settings().donate_aliased == 0;
+  const std::lock_guard lock(AliasedMutex());  // the wrapped plugin counts these references without one
   if (keep) {
     pjrt::BufferKeep reference;
     reference.buffer = args->buffer;
     if (pjrt::Error* error = CallBase(&reference)) return error;
   }
-  const std::lock_guard lock(AliasedMutex());
   ++AllAliased()[pointer.pointer].aliases;
   ++counters().aliases;
   args->raw =
@@ -91,23 +91,22 @@ pjrt::Error* CreateAlias(pjrt::RawCreateAlias* args) {
 }
 
 pjrt::Error* DestroyAlias(pjrt::RawDestroy* args) {
-  const auto memory = reinterpret_cast<uintptr_t>(args->raw->memory);
-  if (args->raw->kept != nullptr) {
-    pjrt::BufferLetGo let_go;
-    let_go.buffer = args->raw->kept;
-    Must(CallBase(&let_go));
-  }
-  delete args->raw;
-  --counters().aliases;
   std::vector<pjrt::Buffer*> destroyed;
   {
     const std::lock_guard lock(AliasedMutex());
-    const auto found = AllAliased().find(memory);
+    if (args->raw->kept != nullptr) {
+      pjrt::BufferLetGo let_go;
+      let_go.buffer = args->raw->kept;
+      Must(CallBase(&let_go));
+    }
+    const auto found = AllAliased().find(reinterpret_cast<uintptr_t>(args->raw->memory));
     if (--found->second.aliases == 0) {
       destroyed.swap(found->second.destroyed);
       AllAliased().erase(found);
     }
   }
+  delete args->raw;
+  --counters().aliases;
   for (pjrt::Buffer* buffer : destroyed) {
     pjrt::BufferDestroy last;
     last.buffer = buffer;
