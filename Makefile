@@ -68,7 +68,13 @@ test-native:
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine
 
-test-device: $(VLLM_ENV)/.built $(TORCH_TPU_ENV)/.ready $(TEST_PLUGIN)
+# Read by a test, never installed: the interface that kvtier_connectors.vllm_torchtpu is for.
+TORCHTPU_WHEEL := .cache/wheels/vllm_torchtpu_core-0.29.0-py3-none-any.whl
+$(TORCHTPU_WHEEL): $(VENV)/.tools
+	$(PY) -m pip download -q --no-deps --python-version 3.12 --only-binary=:all: -d $(@D) vllm_torchtpu_core==0.29.0
+	touch $@
+
+test-device: $(VLLM_ENV)/.built $(TORCH_TPU_ENV)/.ready $(TEST_PLUGIN) $(TORCHTPU_WHEEL)
 	$(TORCH_TPU_ENV)/bin/python -m pytest tests/device
 
 # ---- care ----

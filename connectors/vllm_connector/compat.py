@@ -18,6 +18,10 @@ _OFFLOAD = "vllm.v1.kv_offload.base"
 SIGNATURES: Mapping[str, Sequence[str]] = {
     f"{_V1}.offloading_connector:OffloadingConnector.__init__": ("vllm_config", "role", "kv_cache_config"),
     f"{_V1}.offloading_connector:OffloadingConnector.handle_preemptions": ("kv_connector_metadata",),
+    f"{_V1}.offloading_connector:OffloadingConnector.register_kv_caches": ("kv_caches",),
+    f"{_V1}.offloading_connector:OffloadingConnector.start_load_kv": ("forward_context",),
+    f"{_V1}.offloading_connector:OffloadingConnector.get_required_kvcache_layout": ("vllm_config",),
+    f"{_V1}.offloading.worker:OffloadingConnectorWorker._init_worker": ("kv_caches",),
     f"{_V1}.offloading_connector:OffloadingConnector.on_new_request": ("request",),
     f"{_V1}.offloading_connector:OffloadingConnector.get_num_new_matched_tokens": (
         "request",

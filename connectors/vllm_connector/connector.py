@@ -8,7 +8,7 @@ in books of our own until every worker has reported, through resets and aborts.
 
 import logging
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import vllm
 from kvtier_connectors.vllm_connector import compat, settings
@@ -42,12 +42,14 @@ compat.check_installed(vllm.__version__)
 class KVTierConnector(OffloadingConnector):
     """One in the scheduler and one in each worker. Only `__init__` raises: on a configuration error."""
 
+    WHOLE_ROWS: ClassVar[bool] = False  # of the pool's blocks, see `plan_groups`
+
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         join_engine_log()
         _configure(vllm_config, kv_cache_config)
-        with building(vllm_config, kv_cache_config):
+        with building(vllm_config, kv_cache_config, whole_rows=self.WHOLE_ROWS):
             super().__init__(vllm_config, role, kv_cache_config)
         self._failed_jobs: set[int] = set()  # of this worker, until the next report
         self._lost_blocks: set[int] = set()  # device blocks that failed loads left unwritten, as well
@@ -133,6 +135,7 @@ class KVTierConnector(OffloadingConnector):
         sent, received = self.get_finished(finished_req_ids)
         failed = side.worker.take_failed()
         partial, blocks = side.worker.take_partial()
+        side.worker.take_unwritten()  # these loads' requests are named, below
         self._failed_jobs |= failed
         self._lost_blocks |= blocks
         return KVConnectorTransferResults(

@@ -49,9 +49,10 @@ class GroupPlan:
         return self.part_bytes * self.parts
 
 
-def plan_groups(config: Any, kv_cache_config: Any) -> tuple[GroupPlan, ...]:
+def plan_groups(config: Any, kv_cache_config: Any, *, whole_rows: bool = False) -> tuple[GroupPlan, ...]:
     """Plans of the offloaded groups, in the framework's order.
 
+    whole_rows: whatever the group, its blocks are rows of the pool that all groups overlay.
     config: vLLM's OffloadingConfig; kv_cache_config: its KVCacheConfig (of a worker or of the scheduler).
     """
     parts = 1 if config.replicated_layout else config.parallel.world_size
@@ -65,7 +66,9 @@ def plan_groups(config: Any, kv_cache_config: Any) -> tuple[GroupPlan, ...]:
                 tokens_per_block=group.tokens_per_block,
                 hashes_per_chunk=group.tokens_per_block * blocks // config.cache.tokens_per_hash,
                 blocks_per_chunk=blocks,
-                block_bytes=_block_bytes(config, kv_cache_config, spec, len(group.layer_names)),
+                block_bytes=_block_bytes(
+                    config, kv_cache_config, spec, len(group.layer_names), whole_rows=whole_rows
+                ),
                 parts=parts,
                 windowed=not _is_full_attention(spec),
             )
@@ -73,7 +76,7 @@ def plan_groups(config: Any, kv_cache_config: Any) -> tuple[GroupPlan, ...]:
     return tuple(plans)
 
 
-def _block_bytes(config: Any, kv_cache_config: Any, spec: Any, layers: int) -> int:
+def _block_bytes(config: Any, kv_cache_config: Any, spec: Any, layers: int, *, whole_rows: bool) -> int:
     """Bytes of one block of a group in one worker: the same answer in the scheduler and in the workers."""
     # A worker's specification may hold one entry per layer, the scheduler's one representative entry.
     pages = int(spec.page_size_bytes) * (1 if hasattr(spec, "kv_cache_specs") else layers)
@@ -82,7 +85,7 @@ def _block_bytes(config: Any, kv_cache_config: Any, spec: Any, layers: int) -> i
         return pages
     # Layers interleaved within each block: vLLM then moves whole rows, whatever the group.
     packed = any(getattr(tensor, "block_stride", None) == row for tensor in kv_cache_config.kv_cache_tensors)
-    return row if packed or len(config.groups) == 1 else min(pages, row)
+    return row if whole_rows or packed or len(config.groups) == 1 else min(pages, row)
 
 
 def _is_full_attention(spec: Any) -> bool:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_engine: ContextVar[tuple[Any, Any]] = ContextVar("kvtier_engine")
+_engine: ContextVar[tuple[Any, Any, bool]] = ContextVar("kvtier_engine")
 
 
 @contextmanager
-def building(vllm_config: Any, kv_cache_config: Any) -> Iterator[None]:
-    """While the framework builds the spec: the configuration that it does not hand on."""
-    token = _engine.set((vllm_config, kv_cache_config))
+def building(vllm_config: Any, kv_cache_config: Any, *, whole_rows: bool = False) -> Iterator[None]:
+    """While the framework builds the spec: what it does not hand on. whole_rows: see `plan_groups`."""
+    token = _engine.set((vllm_config, kv_cache_config, whole_rows))
     try:
         yield
     finally:
@@ -52,8 +52,8 @@ class KVTierSpec(OffloadingSpec):
         self.settings = settings.parse(config.extra_config)
         # Replicated KV is stored once: the framework then lets rank 0 alone write, and all acknowledge.
         self.replicated_layout = config.replicated_layout
-        self._vllm_config, self._kv_cache_config = _engine.get()
-        self._plans = plan_groups(config, self._kv_cache_config)
+        self._vllm_config, self._kv_cache_config, whole_rows = _engine.get()
+        self._plans = plan_groups(config, self._kv_cache_config, whole_rows=whole_rows)
         self._manager: KVTierManager | None = None
         self._worker: OffloadingWorker | None = None
 

@@ -96,6 +96,7 @@ class KVTierWorker(OffloadingWorker):
         self._loads: dict[int, Load] = {}  # under way
         self._partial: set[int] = set()  # of the failed ones, those whose leading chunks are good
         self._lost_blocks: set[int] = set()  # and the blocks behind these
+        self._unwritten: set[int] = set()  # blocks of the other failed loads
         client.on_attach(self._attached)
 
     # ---- attachment ----
@@ -140,6 +141,8 @@ class KVTierWorker(OffloadingWorker):
             accepted = False
         if not accepted:
             self._finish(job, ok=False)
+            if direction == "load":
+                self._unwritten.update(device.block_ids.tolist())
         return True
 
     def _start(
@@ -200,6 +203,8 @@ class KVTierWorker(OffloadingWorker):
             if load is not None and valid_chunks and self._may_be_partial:
                 self._partial.add(job)
                 self._lost_blocks |= load.lost_blocks(valid_chunks)
+            elif load is not None:
+                self._unwritten.update(load.blocks.tolist())
         # The framework asserts success; what failed travels by `take_failed`.
         self._finished.append(
             TransferResult(job_id=job, success=True, transfer_size=bytes_moved, transfer_time=seconds)
@@ -239,6 +244,14 @@ class KVTierWorker(OffloadingWorker):
         """Between two steps: copy what can be of the loads, on devices where that is the time for it."""
         self._load_for(self._load_window_s)
 
+    def land_loads(self) -> None:
+        """Wait until all loads under way have ended, as long as one may wait for storage at most."""
+        deadline_s = self._load_deadline_ms / 1000
+        self._load_for(deadline_s)
+        for lane in self._lanes():
+            if loads := sorted(lane.jobs & self._loads.keys()):
+                lane.engine.wait(loads, deadline_s)
+
     def _load_for(self, seconds: float) -> None:
         if self._tensors.windows and self._loads:
             for lane in self._lanes():
@@ -255,6 +268,11 @@ class KVTierWorker(OffloadingWorker):
         taken = self._partial, self._lost_blocks
         self._partial, self._lost_blocks = set(), set()
         return taken
+
+    def take_unwritten(self) -> set[int]:
+        """The device blocks of failed loads of which nothing counts."""
+        blocks, self._unwritten = self._unwritten, set()
+        return blocks
 
     def doom(self, jobs: set[int]) -> None:
         """Let these fail when they end: what they carry is outdated (the cache was reset)."""
@@ -307,6 +325,7 @@ class AbsentWorker(OffloadingWorker):
     def __init__(self) -> None:
         self._jobs: list[int] = []
         self._failed: set[int] = set()
+        self._unwritten: set[int] = set()
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Fails."""
@@ -314,12 +333,18 @@ class AbsentWorker(OffloadingWorker):
         self._failed.add(job_id)
         return True
 
-    submit_load = submit_store
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Fails."""
+        self._unwritten.update(dst_spec.block_ids.tolist())
+        return self.submit_store(job_id, src_spec, dst_spec)
+
     absent = True
     layout_words = ""
 
     def load_window(self) -> None:
         """There is nothing to load."""
+
+    land_loads = load_window
 
     def get_finished(self) -> list[TransferResult]:
         """The failed jobs."""
@@ -334,6 +359,11 @@ class AbsentWorker(OffloadingWorker):
     def take_partial(self) -> tuple[set[int], set[int]]:
         """None of them copied anything."""
         return set(), set()
+
+    def take_unwritten(self) -> set[int]:
+        """The device blocks of the loads among them."""
+        blocks, self._unwritten = self._unwritten, set()
+        return blocks
 
     def doom(self, jobs: set[int]) -> None:
         """Failed already."""

@@ -17,9 +17,10 @@ def test_everything_overridden_is_checked():
     from kvtier_connectors.vllm_connector.manager import KVTierManager
     from kvtier_connectors.vllm_connector.spec import KVTierSpec
     from kvtier_connectors.vllm_connector.worker import KVTierWorker
+    from kvtier_connectors.vllm_torchtpu import TPURaidenOffloadingConnector
 
     checked = {where.rpartition(".")[2] for where in compat.SIGNATURES}
-    for ours in (KVTierConnector, KVTierManager, KVTierSpec, KVTierWorker):
+    for ours in (KVTierConnector, KVTierManager, KVTierSpec, KVTierWorker, TPURaidenOffloadingConnector):
         inherited = {name for base in ours.__mro__[1:-1] for name in vars(base)}
         overridden = {
             name for name, value in vars(ours).items() if callable(value) or isinstance(value, classmethod)
