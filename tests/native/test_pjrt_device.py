@@ -21,7 +21,7 @@ def loaded() -> Plugin:
 @pytest.fixture
 def plugin(loaded: Plugin) -> Iterator[Plugin]:
     yield loaded
-    for name in ("donate_aliased", "launches_in_queue", "bytes_per_s", "strict"):
+    for name in ("queue_gate", "donate_aliased", "launches_in_queue", "bytes_per_s", "strict"):
         loaded.set(name, 0)
     assert loaded.left() == {}
 
@@ -77,6 +77,30 @@ def test_blocks_travel_while_steps_go_on(plugin: Plugin, donate: bool) -> None:
     after = plugin.ask("bytes_to_host"), plugin.ask("bytes_to_device")
     assert (after[0] - before[0], after[1] - before[1]) == (8 * CHUNK, 8 * CHUNK)
     assert "arena mapped" in engine.capabilities()["kernel"]
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "donate", [False, True], ids=["a step copies what is held", "a step writes in place"]
+)
+def test_what_is_held_under_a_later_step(plugin: Plugin, donate: bool) -> None:
+    """A store that is still queued reads what it was given for, but for blocks that the step writes."""
+    plugin.set("donate_aliased", int(donate))
+    pool = Pool(plugin, BLOCKS, PAGE)
+    stored = pool.truth[:PER_CHUNK].copy()
+    arena = np.zeros(CHUNK, np.uint8)
+    engine = engine_over(plugin, arena)
+    layout = engine.add_layout([(0, PAGE, PAGE)], BLOCKS, PER_CHUNK)
+    plugin.set("queue_gate", 1)
+    blocks = np.arange(PER_CHUNK)
+    engine.submit(1, "store", [layout], [PER_CHUNK], blocks, blocks, refs([0]), pool.handles)
+    pool.step(2)
+    plugin.set("queue_gate", 0)
+    assert engine.wait([1], 30)
+    assert [row[:2] for row in engine.poll()] == [(1, True)]
+    if donate:
+        stored[2] = pool.truth[2]
+    assert np.array_equal(arena.reshape(PER_CHUNK, PAGE), stored)
     engine.close()
 
 
