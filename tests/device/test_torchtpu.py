@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from kvtier_connectors.vllm_torchtpu import TPURaidenOffloadingConnector, interface
 from kvtier_connectors.vllm_torchtpu.connector import rows_of
 from test_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored
