@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kvtier_connectors.vllm_torchtpu import TPURaidenOffloadingConnector, interface
 from kvtier_connectors.vllm_torchtpu.connector import rows_of
-from test_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored
+from test_tpu_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored
 from torchtpu_wheel import Call, interface_of
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
