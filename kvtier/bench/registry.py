@@ -32,6 +32,7 @@ BENCHES: Final = {
         Bench("lookup", "how much of a prompt is cached: how long until an adapter knows?"),
         Bench("lease", "how long does an engine wait for slots, under traffic and after a pause?"),
         Bench("copy", "how fast do bytes move between an engine's blocks and the arena, at what cost?"),
+        Bench("device", "how fast do blocks move to and from a device, and what does a step feel of it?"),
         Bench("storage", "how fast do chunks go to storage and come back, next to what the disk can do?"),
         Bench("index-memory", "how much memory does the index take for one chunk?"),
         Bench("codec", "does it pay to compress chunks on storage?"),
