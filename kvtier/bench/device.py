@@ -6,8 +6,8 @@ environment that has torch_tpu), `cuda` (the first GPU). What is not here is nam
 
 - Bandwidth, by chunk size and layout: block-major (one tensor; a chunk of 16 blocks is one run) and
   layer-major (8 tensors; a chunk is 8 runs). One thread on either side. Reference: the same runs in plain
-  memory, copied with memcpy or non-temporal stores, the better one, in turns with the engine; for `cuda`,
-  whose bus is another, one run of everything.
+  memory by memcpy, in turns with the engine; for `host`, whose engine has them, also by non-temporal stores,
+  the better one; for `cuda`, whose bus is another, one run of everything.
 - Issue cost: what `submit` takes of its caller for each of 1024 blocks that are copies of their own, with
   asking the runtime for the buffers where it has them. Reference: memcpy of such a block, 64 KiB.
 - Completion: from the end of a copy until its submitter knows, spinning on `poll` or asleep in `wait`; the
@@ -36,6 +36,7 @@ from kvtier.io import native
 
 Direction = Literal["store", "load"]
 Layout = Literal["block-major", "layer-major"]
+Method = Literal["memcpy", "non_temporal"]
 
 CHUNK_BYTES: Final = (64 << 10, 512 << 10, 2 << 20)
 BLOCKS_PER_CHUNK: Final = 16
@@ -46,6 +47,7 @@ ISSUE: Final = Budget(0.3)
 SEEN: Final = {"poll": Budget(10), "wait": Budget(50)}
 _DIRECTIONS: Final[tuple[Direction, ...]] = ("store", "load")
 _LAYOUTS: Final[tuple[Layout, ...]] = ("block-major", "layer-major")
+_REFERENCES: Final[dict[str, tuple[Method, ...]]] = {"host": ("memcpy", "non_temporal")}
 _REQUEST_BYTES: Final = 64
 _TIMEOUT_S: Final = 60.0
 _WINDOW_S: Final = 1.0
@@ -103,8 +105,8 @@ def run(scale: Scale) -> list[Result]:
             results += _costs(stand, arena, peer, scale.pick(3, 200))
         paced, unpaced = (device_pacing.launch_delay_us(arena, bound) for bound in (True, False))
     bound = Budget(device_pacing.bound_us())
-    what = f"launch behind copies, at most {device_pacing.INFLIGHT_BYTES >> 20} MiB in flight (fake)"
-    return [*results, Result(what, paced, "us of the device", "no bound", unpaced, bound)]
+    what = f"launch behind copies, {device_pacing.INFLIGHT_BYTES >> 20} MiB in flight"
+    return [*results, Result(what, paced, "us", "no bound", unpaced, bound)]
 
 
 def _absent(name: str, reason: str) -> None:
@@ -142,7 +144,7 @@ def _bandwidth(stand: Stand, arena: Arena, layout: Layout, chunk_bytes: int, rou
                 _engine_gbps, lane, direction, positions, positions, whole, arena.total_bytes
             )
             continue
-        for method in ("memcpy", "non_temporal"):
+        for method in _REFERENCES.get(stand.name, ("memcpy",)):
             measures[direction, method] = partial(_reference_gbps, rows[direction], method, arena)
     gbps = {name: max(values) for name, values in clock.in_turns(measures, rounds).items()}
     lane.engine.close()
@@ -152,8 +154,8 @@ def _bandwidth(stand: Stand, arena: Arena, layout: Layout, chunk_bytes: int, rou
             ((way, value) for (of, way), value in gbps.items() if of == direction and way != "engine"),
             key=lambda pair: pair[1],
         )
-        case = f"{stand.name}: {direction}, {layout}, chunks of {chunk_bytes >> 10} KiB"
-        budget = BEST_COPY if chunk_bytes > CHUNK_BYTES[0] else None
+        case = f"{stand.name}: {direction}, {layout}, {chunk_bytes >> 10} KiB"
+        budget = BEST_COPY if stand.name != "fake" and chunk_bytes > CHUNK_BYTES[0] else None
         value = gbps[direction, "engine"]
         results.append(Result(case, value, "GB/s", best.replace("_", "-"), best_gbps, budget))
     return results
@@ -178,9 +180,7 @@ def _rows(
     }
 
 
-def _reference_gbps(
-    rows: npt.NDArray[np.uint64], method: Literal["memcpy", "non_temporal"], arena: Arena
-) -> float:
+def _reference_gbps(rows: npt.NDArray[np.uint64], method: Method, arena: Arena) -> float:
     return arena.total_bytes / native.copy_reference(rows, method, 1)[0] / 1e9
 
 
@@ -213,15 +213,15 @@ def _costs(stand: Stand, arena: Arena, peer: SocketPeer, rounds: int) -> list[Re
     name = stand.name
     results = [
         Result(
-            f"{name}: submit, for each of {count} blocks", clock.median(issue_us), "us",
-            "memcpy of a block", copy_us, ISSUE,
+            f"{name}: submit, each of {count} blocks", clock.median(issue_us), "us",
+            "memcpy of a block", copy_us, None if name == "fake" else ISSUE,
         )
     ]  # fmt: skip
     round_trip_us = clock.p50_us(peer.round_trip, rounds)
     first = positions[:1]
     for way, budget in SEEN.items():
         seen_us = [_seen_us(lane, way, blocks[:1], first, offsets[:1]) for _ in range(rounds)]
-        case = f"{name}: a copy's end until {way} says so"
+        case = f"{name}: end of a copy to {way}"
         results.append(Result(case, clock.median(seen_us), "us", "Unix socket", round_trip_us, budget))
     lane.engine.close()
     return results

@@ -10,15 +10,15 @@ import numpy as np
 from kvtier.bench.copy_arena import Arena
 from kvtier.io import native
 
-PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 256 << 10  # the smallest that an engine makes of its own
 INFLIGHT_BYTES: Final = 2 << 20
 _BYTES_PER_US: Final = 10_000
-_THREADS: Final = 32  # a piece each: without a bound, so many pieces are given to the device at once
+_THREADS: Final = 32  # a piece each: without a bound, so many are given to the device at once
 _TIMEOUT_S: Final = 60.0
 
 
 def launch_delay_us(arena: Arena, paced: bool) -> float:
-    """What is ahead of a launch while 32 MiB of stores are being copied."""
+    """What is ahead of a launch while stores are being copied, 32 pieces that may go at once."""
     device = native.FakeDevice(
         replaces_buffers=False,
         bytes_per_us=_BYTES_PER_US,

@@ -5,12 +5,15 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "copy/fake_device.h"
 #include "copy_backend_kit.h"
+#include "cuda/cuda_backend.h"
+#include "cuda_library.h"
 
 namespace tpu_sync_native::testing {
 
@@ -62,6 +65,20 @@ inline KitEntry Fake(const std::string& name, const FakeDeviceOptions& options) 
   return {"fake, " + name, [options] { return std::make_unique<FakeKit>(options); }};
 }
 
+inline KitEntry Cuda(const std::string& name, const std::string& library) {
+  try {
+    CudaLibrary{library};
+  } catch (const std::runtime_error&) {
+    return {name, nullptr};
+  }
+  return {name, [library] {
+            const auto driver = std::make_shared<CudaLibrary>(library);
+            return std::make_unique<AddressedDevice>(
+                [library] { return MakeCudaBackend({.library = library}); },
+                [driver](uint64_t bytes) { return MakeCudaMemory(driver, bytes); });
+          }};
+}
+
 inline std::vector<KitEntry> KitDevices() {
   return {
       {"host", [] { return std::make_unique<AddressedDevice>(MakeHostBackend, HostMemory); }},
@@ -69,6 +86,9 @@ inline std::vector<KitEntry> KitDevices() {
       Fake("two queues", {.in_order_queue = false}),
       Fake("writing in place", {.replaces_buffers = false, .in_order_queue = false}),
       Fake("tiled", {.alignment_bytes = 512, .piece_bytes_max = 16 << 10, .inflight_bytes_max = 16 << 10}),
+      Cuda("cuda, fake driver", FAKE_CUDA),
+      Cuda("cuda, fake driver without batches", FAKE_CUDA_OF_BEFORE_BATCHES),
+      Cuda("cuda", "libcuda.so.1"),
   };
 }
 
