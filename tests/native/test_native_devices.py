@@ -1,4 +1,4 @@
-"""The devices as Python has them: what docs/DEVICES.md says they can do, and the CUDA backend over a fake driver."""
+"""Devices as Python has them: what docs/DEVICES.md says of them, and CUDA over a fake driver."""
 
 import ctypes
 import os
