@@ -9,7 +9,7 @@
 #include "check.h"
 #include "copy/fake_device.h"
 #include "copy_engine_kit.h"
-#include "copy_kit_devices.h"
+#include "fake_kit.h"
 
 namespace tpu_sync_native::testing {
 namespace {
