@@ -1,11 +1,14 @@
 """Blocks between the arena and buffers behind PJRT, while compiled steps replace these buffers."""
 
+import threading
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from pjrt_device import Plugin, Pool, engine_over
+
+from tpu_sync_native import _core
 
 PAGE = 4096
 BLOCKS = 64
@@ -139,6 +142,19 @@ def test_a_launch_waits_for_no_more_than_is_under_way(plugin: Plugin) -> None:
     much = launch_delay_s(plugin, pool, 16 << 20)
     little = launch_delay_s(plugin, pool, 1 << 20)
     assert little < much / 4, f"{little * 1e3:.0f} ms behind 1 MiB, {much * 1e3:.0f} ms behind 16 MiB"
+
+
+def test_mapping_a_large_arena_stops_no_other_thread(plugin: Plugin) -> None:
+    plugin.set("map_gate", 1)
+    made: list[_core.CopyEngine] = []
+    maker = threading.Thread(target=lambda: made.append(engine_over(plugin, np.zeros(CHUNK, np.uint8))))
+    maker.start()
+    while maker.is_alive() and not plugin.ask("maps_waiting"):
+        pass
+    plugin.set("map_gate", 0)
+    maker.join(30)
+    assert made[0].capabilities()["kernel"].endswith("arena mapped")
+    made[0].close()
 
 
 def test_a_failed_copy_fails_the_job_and_the_next_works(plugin: Plugin) -> None:
