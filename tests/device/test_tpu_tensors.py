@@ -1,13 +1,16 @@
 """From tensors on device "tpu" through a real daemon's arena and back, while steps run in between."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from harness import Daemon, keys_of, until
 from pools import Pool, arrays
 
-from kvtier import Client, CopyEngine, Namespace
+from kvtier import Client, CopyEngine, InvalidArgument, Namespace
+from kvtier.client import torch_tpu
+from kvtier.io import native
 
 WAIT_S = 30.0
 STORED, TARGETS = [2, 3, 4, 9, 11], [20, 5, 6, 7, 0]
@@ -128,3 +131,31 @@ def test_nothing_is_held_in_the_end(lane_of: Callable[[str], Lane], plugin: Any)
     lane = lane_of("block-major")
     lane.store(keys_of("held", 3), [1, 2, 3])
     assert until(lambda: (plugin.get("aliases"), plugin.get("errors")) == before, "the end of all holds")
+
+
+@pytest.mark.parametrize("wrong", ["buffer_client", "client_api", "buffer_handle"])
+def test_a_torch_tpu_that_is_laid_out_otherwise_is_refused(tpu: Any, plugin: Any, wrong: str) -> None:
+    """As a build would be that says it is a known release: no read may fault, none may be believed."""
+    pool = Pool("layer-major", tpu)
+    layout = asdict(torch_tpu.TESTED["0.2.0"])
+    opened = (torch_tpu._loaded("libpywrap"), torch_tpu.plugin_path(), pool.tensors[0]._cdata)
+    assert native.TorchTpuBuffers(*opened, **layout).client == pool.buffers.device.client
+    far = 1 << 40  # nothing is there
+    with pytest.raises(RuntimeError, match="not laid out"):
+        native.TorchTpuBuffers(*opened, **layout | {wrong: far})
+
+
+def test_a_tensor_that_is_on_no_tpu_has_no_buffer(tpu: Any, plugin: Any) -> None:
+    pool = Pool("layer-major", tpu)
+    pool.buffers._numbers = [pool.mirror[0]._cdata]
+    with pytest.raises(InvalidArgument, match="tensor 0: it has no buffer on a TPU"):
+        pool.buffers.buffers()
+
+
+def test_bytes_that_do_not_arrive_are_found_before_the_engines_tensors_are_touched(
+    tpu: Any, plugin: Any
+) -> None:
+    plugin.set("fail:copy", 2)  # the load
+    with pytest.raises(InvalidArgument, match="did not arrive"):
+        Pool("layer-major", tpu)
+    Pool("layer-major", tpu).check()
