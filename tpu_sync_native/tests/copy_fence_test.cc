@@ -91,6 +91,25 @@ TEST(AStoreThatWaitsIsNotInTheQueue) {
   }
 }
 
+TEST(OthersPassAStoreThatWaits) {
+  FakeKit device({.in_order_queue = false});
+  EngineWorld world(&device, /*threads=*/1);
+  CHECK(device.HoldSteps());
+  world.Step(EngineWorld::kPage);
+  world.Store(1, 0, 0, 2);
+  // Another buffer, which is new and holds zeros.
+  const uint64_t written =
+      std::exchange(world.buffers[0], device.MakeBuffer(EngineWorld::kPage * EngineWorld::kBlocks));
+  world.Store(2, 0, 2, 2);
+  CHECK(world.engine->Wait(std::vector<uint64_t>{2}, EngineWorld::kLongS));
+  const auto slot = world.arena.begin() + 2 * EngineWorld::kChunkBytes;
+  CHECK(std::all_of(slot, slot + EngineWorld::kPage, [](uint8_t byte) { return byte == 0; }));
+  CHECK(!world.Done(1));
+  world.buffers[0] = written;
+  device.ReleaseSteps();
+  CHECK(world.Finish(1).ok && world.Holds(0, 0, 2));
+}
+
 // A load that is copied while a step runs, which ends after it: whether its bytes are there.
 bool LoadIsThereAfterTheStep(Broken broken) {
   FakeKit device({.in_order_queue = false});

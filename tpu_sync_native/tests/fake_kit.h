@@ -17,7 +17,7 @@ class FakeKit final : public KitDevice {
   uint64_t MakeBuffer(uint64_t bytes) override { return device_.MakeBuffer(bytes); }
   // What the owner of a tensor reads is what is there when all that he launched is done.
   std::vector<uint8_t> Read(uint64_t buffer) override {
-    device_.AwaitIdle(FakeQueue::kSteps);
+    CHECK(device_.AwaitIdle(FakeQueue::kSteps));
     return device_.Read(buffer);
   }
   void Write(uint64_t buffer, std::span<const uint8_t> bytes) override { device_.Write(buffer, bytes); }
