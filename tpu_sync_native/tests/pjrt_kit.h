@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "copy_backend_kit.h"
@@ -44,14 +45,22 @@ class PjrtKit final : public KitDevice {
     const uint64_t next = plugin_.Replace(buffer);
     buffers_.erase(buffer);
     buffers_.insert(next);
-    Write(next, bytes);
+    if (!held_) Write(next, bytes);
+    if (held_) to_write_.emplace_back(next, std::vector<uint8_t>(bytes.begin(), bytes.end()));
     return next;
   }
   bool HoldSteps() override {
     plugin_.Set("ready_gate", 1);
+    held_ = true;
     return true;
   }
-  void ReleaseSteps() override { plugin_.Set("ready_gate", 0); }
+  // Only now the steps write, and whoever was not made to wait has read what was there before.
+  void ReleaseSteps() override {
+    for (const auto& [buffer, bytes] : to_write_) Write(buffer, bytes);
+    to_write_.clear();
+    held_ = false;
+    plugin_.Set("ready_gate", 0);
+  }
   bool FailACopy() override {
     plugin_.Set("fail:copy", 1);
     return true;
@@ -61,6 +70,8 @@ class PjrtKit final : public KitDevice {
  private:
   PjrtHost& plugin_ = PjrtHost::Get();
   std::set<uint64_t> buffers_;
+  bool held_ = false;
+  std::vector<std::pair<uint64_t, std::vector<uint8_t>>> to_write_;
 };
 
 }  // namespace tpu_sync_native::testing
