@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+import torch
 from harness import Daemon, keys_of, until
 from pools import Pool, arrays
 
@@ -90,6 +91,55 @@ def test_blocks_come_back_into_other_blocks_while_steps_run(
     pool.expect_loaded(saved, TARGETS)
     pool.check()
     assert lane.engine.counters()["load_bytes"] == len(TARGETS) * pool.chunk_bytes
+
+
+def test_compiled_steps_between_windows(lane_of: Callable[[str], Lane], plugin: Any) -> None:
+    """As an engine's model runs: one compiled program writes the blocks of a step into the pool."""
+    lane = lane_of("block-major")
+    pool, keys = lane.pool, keys_of("compiled", len(STORED))
+    write = torch.compile(lambda pool, at, new: pool.index_copy_(0, at, new), backend="tpu", dynamic=False)
+    where, new = torch.tensor([1, 12]), torch.full((2, *pool.mirror[0].shape[1:]), 0.5)
+    on_device = where.to(pool.tensors[0].device), new.to(pool.tensors[0].device)
+
+    def step() -> None:
+        write(pool.tensors[0], *on_device)
+        pool.mirror[0].index_copy_(0, where, new)
+
+    saved = pool.contents(STORED)
+    lane.store(keys, STORED)
+    step()
+    pool.poison(STORED)
+    plugin.set("latency_us", 2000)
+    lease = lane.ns.lease_slots(keys)
+    jobs = {lane.submit("load", [block], lease, chunk): True for chunk, block in enumerate(TARGETS)}
+    windows = 0
+    while lane.engine.pending():
+        lane.engine.load_window(pool.buffers.buffers(), 0.001)
+        windows += 1
+        step()
+    assert windows > 1
+    assert {row[0]: row[1] for row in lane.engine.poll()} == jobs
+    lane.ns.release_slots(lease)
+    pool.expect_loaded(saved, TARGETS)
+    pool.check()
+
+
+def test_a_store_waits_for_its_step_and_the_engine_does_not(
+    lane_of: Callable[[str], Lane], plugin: Any
+) -> None:
+    lane = lane_of("block-major")
+    keys = keys_of("fence", 2)
+    lease = lane.ns.reserve_slots(keys)
+    plugin.set("ready_gate", 1)  # what was launched does not end
+    copies = plugin.get("copies_to_host")
+    job = lane.submit("store", STORED[:2], lease)  # returns all the same
+    assert not lane.engine.wait([job], 0.2)
+    assert plugin.get("copies_to_host") == copies
+    plugin.set("ready_gate", 0)
+    assert lane.engine.wait([job], WAIT_S)
+    assert [row[:2] for row in lane.engine.poll()] == [(job, True)]
+    assert plugin.get("copies_to_host") > copies
+    lane.ns.abort_slots(lease)
 
 
 def test_a_step_moves_the_buffers(tpu: Any, plugin: Any) -> None:
