@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <stdexcept>
-#include <string>
 
 #include "check.h"
 #include "torch_tpu/careful_read.h"
@@ -16,16 +14,7 @@ namespace {
 using torch_tpu::CarefulReader;
 using torch_tpu::TensorBuffers;
 
-std::string Refusal(const std::string& library, const std::string& plugin) {
-  try {
-    TensorBuffers::Open(library, plugin, {}, 0);
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-TEST(a_careful_read_sees_what_is_mapped_and_only_that) {
+TEST(ACarefulReadSeesWhatIsMappedAndOnlyThat) {
   CarefulReader reader;
   const uint64_t there = 0x0123456789abcdef;
   uint64_t value = 0;
@@ -43,10 +32,13 @@ TEST(a_careful_read_sees_what_is_mapped_and_only_that) {
   CHECK(value == there);
 }
 
-TEST(libraries_that_are_not_loaded_or_are_others_are_refused) {
-  CHECK(Refusal("libm.so.6", "/nowhere/libtpu.so").find("/nowhere/libtpu.so is not loaded") == 0);
-  CHECK(Refusal("libm.so.6", "libc.so.6").find("has no GetPjrtApi") != std::string::npos);
+TEST(LibrariesThatAreNotLoadedOrAreOthers) {
+  CHECK_THROWS(TensorBuffers::Open("libm.so.6", "/nowhere/libtpu.so", {}, 0),
+               "/nowhere/libtpu.so is not loaded");
+  CHECK_THROWS(TensorBuffers::Open("libm.so.6", "libc.so.6", {}, 0), "has no GetPjrtApi");
 }
 
 }  // namespace
 }  // namespace tpu_sync_native::testing
+
+CHECK_MAIN()
