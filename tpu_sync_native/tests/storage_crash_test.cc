@@ -225,10 +225,15 @@ void Survive(const KillPoint& point) {
     }
     for (uint64_t number = base + flushed; number < base + flushed + kBatch; ++number) host.Get(number, 1);
   }
-  CHECK(host.Put(50'000, kBatch) == kBatch);  // and it goes on
-  CHECK(host.Flush());
-  host.Forget();
-  CHECK(host.Get(50'000, kBatch) == kBatch);
+  // And it goes on, where there is a quota as soon as some rounds have seen what it has and what others have.
+  uint64_t next = 50'000;
+  CHECK(Eventually([&] {
+    CHECK(host.Put(next, kBatch) == kBatch);
+    CHECK(host.Flush());
+    host.Forget();
+    next += kBatch;
+    return host.Get(next - kBatch, kBatch) == kBatch;
+  }));
   CHECK(host.Stat("storage_failed_corrupt") == 0);
   CHECK(host.tier->Stop(10'000));
   CheckSound(root.path(), me);
