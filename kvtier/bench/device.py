@@ -5,7 +5,8 @@ in order), `pjrt` (torch tensors on device "tpu": with the plugin that TPU_LIBRA
 environment that has torch_tpu), `cuda` (the first GPU). What is not here is named on standard error.
 
 - Bandwidth, by chunk size and layout: block-major (one tensor; a chunk of 16 blocks is one run) and
-  layer-major (8 tensors; a chunk is 8 runs). One thread on either side. Reference: the same runs in plain
+  layer-major (8 tensors; a chunk is 8 runs). One thread copies on either side; where the
+  device copies, two give it pieces. Reference: the same runs in plain
   memory by memcpy, in turns with the engine; for `host`, whose engine has them, also by non-temporal stores,
   the better one; for `cuda`, whose bus is another, one run of everything.
 - Issue cost: what `submit` takes of its caller for each of 1024 blocks that are copies of their own, with
@@ -48,6 +49,7 @@ SEEN: Final = {"poll": Budget(10), "wait": Budget(50)}
 _DIRECTIONS: Final[tuple[Direction, ...]] = ("store", "load")
 _LAYOUTS: Final[tuple[Layout, ...]] = ("block-major", "layer-major")
 _REFERENCES: Final[dict[str, tuple[Method, ...]]] = {"host": ("memcpy", "non_temporal")}
+_THREADS: Final = {"host": 1}  # a thread of another device gives a piece and waits for it
 _REQUEST_BYTES: Final = 64
 _TIMEOUT_S: Final = 60.0
 _WINDOW_S: Final = 1.0
@@ -115,7 +117,9 @@ def _absent(name: str, reason: str) -> None:
 
 def _lane(stand: Stand, arena: Arena, parts: int, chunk_bytes: int, per_chunk: int) -> _Lane:
     memory = stand.memory(parts, arena.total_bytes // parts)
-    engine = native.CopyEngine(None, threads=1, arena=arena.view, backend=stand.backend())
+    engine = native.CopyEngine(
+        None, threads=_THREADS.get(stand.name, 2), arena=arena.view, backend=stand.backend()
+    )
     page_bytes = chunk_bytes // per_chunk // parts
     regions = [(address, page_bytes, page_bytes) for address in memory.addresses]
     layout = engine.add_layout(regions, arena.total_bytes // chunk_bytes * per_chunk, per_chunk)
