@@ -332,7 +332,9 @@ class Storage:
     def state(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
     def namespaces(self) -> list[dict[str, Any]]:
-        """index, state (ready, apart: why, opening[: why], clearing, refused: why), records, bytes and hosts, of each."""
+        """Of each: index, records, bytes, hosts and state.
+
+        States: ready, apart: why, opening[: why], clearing, refused: why."""
 
 def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
     """The catalog of a daemon without storage: lookups find nothing in it."""
