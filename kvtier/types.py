@@ -29,7 +29,9 @@ class AttachGrant:
 class NamespaceInfo:
     """One namespace as the daemon counts it. `index` is valid for the boot `boot_id` only.
 
-    `label` is for people; the fingerprint alone says what the namespace is.
+    `label` is for people; the fingerprint alone says what the namespace is. `storage_codec`: of new records;
+    where it is found out, `storage_codec_tried` is what came out best at the last look ("" before the first),
+    with its share of a chunk's bytes, and its times to write and to read over those of a raw chunk.
     """
 
     id: bytes
@@ -49,6 +51,11 @@ class NamespaceInfo:
     storage_records: int = 0
     storage_bytes: int = 0
     storage_hosts: int = 0
+    storage_codec: str = ""
+    storage_codec_tried: str = ""
+    storage_codec_share: float = 0.0
+    storage_codec_write: float = 0.0
+    storage_codec_read: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

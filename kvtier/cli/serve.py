@@ -31,7 +31,7 @@ _METAVARS = {
     "storage_segment": "SIZE",
     "storage_quota": "SIZE",
     "storage_namespace_quota": "SIZE",
-    "storage_codec": "raw|lz4",
+    "storage_codec": "raw|lz4|auto",
     "storage_poll": "DURATION",
     "storage_dead_after": "DURATION",
     "storage_threads": "N",

@@ -119,17 +119,13 @@ class Namespaces:
         below = {} if self._storage is None else self._storage.namespaces()
         counted = {row["index"]: dict(row) for row in self._store.namespaces()}
         for index, row in below.items():
-            counted.setdefault(index, {}).update(
-                storage=row["state"],
-                storage_records=row["records"],
-                storage_bytes=row["bytes"],
-                storage_hosts=row["hosts"],
-            )
+            of = counted.setdefault(index, {})
+            of["storage"] = row["state"]
+            of |= {f"storage_{name}": row[name] for name in row if name not in ("index", "state")}
         return counted
 
     def _info(self, id: bytes, entry: _Entry, row: dict[str, Any]) -> NamespaceInfo:
-        counts: tuple[str, ...] = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
-        counts += ("storage_records", "storage_bytes", "storage_hosts")
+        counts = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
         return NamespaceInfo(
             id=id,
             index=entry.index,
@@ -137,6 +133,6 @@ class Namespaces:
             fingerprint_json=entry.fingerprint_json,
             boot_id=self._boot_id,
             label=entry.label,
-            storage=row.get("storage", ""),
             **{name: row.get(name, 0) for name in counts},
+            **{name: value for name, value in row.items() if name.startswith("storage")},
         )

@@ -325,16 +325,19 @@ class Storage:
     def open_namespace(
         self, ns: int, id: bytes, chunk_bytes: int, meta_json: str, codec: str = "raw", told: int = 0
     ) -> None:
-        """told: `Session.epoch_below` of an earlier daemon's time."""
+        """codec: as codec_unavailable takes it, or auto: whichever pays, found out.
+
+        told: `Session.epoch_below` of an earlier daemon's time."""
     def clear_namespace(self, ns: int) -> None: ...
     def flush(self, wait_s: float) -> bool:
         """Until everything committed so far is written or dropped; False when the time was over first."""
     def state(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
     def namespaces(self) -> list[dict[str, Any]]:
-        """Of each: index, records, bytes, hosts and state.
-
-        States: ready, apart: why, opening[: why], clearing, refused: why."""
+        """Of each: index, state (ready, apart: why, opening[: why], clearing, refused: why), records, bytes,
+        hosts and codec; with codec auto also what came out best at the last look ("" before the first), its
+        share of a chunk's bytes, and its times to write and to read over those of a raw chunk: codec_tried,
+        codec_share, codec_write, codec_read."""
 
 def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
     """The catalog of a daemon without storage: lookups find nothing in it."""

@@ -8,6 +8,7 @@
 namespace tpu_sync_native {
 
 void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
+  const Codec codec = lane->ns->codec_now();
   std::unique_ptr<DemoteBatch> batch;
   try {
     batch = std::make_unique<DemoteBatch>(pins);
@@ -18,11 +19,12 @@ void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
         lane->spare.pop_back();
       }
     }
-    if (batch->records == nullptr) {
+    if (batch->records == nullptr || batch->records->codec() != codec) {
       const uint64_t bytes_max = std::min(context->options.io_bytes, context->options.segment_bytes);
-      batch->records = std::make_unique<RecordBatch>(lane->chunk_bytes, lane->ns->codec, bytes_max);
+      batch->records = std::make_unique<RecordBatch>(lane->chunk_bytes, codec, bytes_max);
     }
     Fill(*lane, *batch);
+    TryCodecs(*lane, *batch);
   } catch (...) {            // no memory: what was taken is dropped
     if (batch == nullptr) {  // nothing was; the next tick tries again
       const std::lock_guard lock(mutex);
@@ -121,6 +123,15 @@ void Demoter::Impl::AddPinned(Lane& lane, DemoteBatch& batch, std::span<const ui
   pins->End(present);
 }
 
+void Demoter::Impl::TryCodecs(const Lane& lane, const DemoteBatch& batch) {
+  if (lane.ns->trial == nullptr) return;
+  std::vector<const uint8_t*> chunks;
+  chunks.reserve(batch.pinned.size());
+  for (const DemoteChunk& chunk : batch.pinned)
+    chunks.push_back(reinterpret_cast<const uint8_t*>(arena->data()) + chunk.ref.offset);
+  lane.ns->trial->Look(chunks, lane.chunk_bytes, context->speeds());
+}
+
 void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
   std::unique_ptr<DemoteBatch> batch;
   bool sync = false, seal = false;
@@ -147,7 +158,9 @@ void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
   } catch (...) {  // no memory
     Count(context->counters.dropped_error, batch == nullptr ? 0 : batch->records->size());
   }
-  Count(context->counters.demote_ns, SteadyNs() - began_ns);
+  const uint64_t spent_ns = SteadyNs() - began_ns;
+  Count(context->counters.demote_ns, spent_ns);
+  MeasureSpeed(*lane, spent_ns);
   Trash trash;
   std::unique_ptr<RecordBatch> records;
   if (batch != nullptr) records = std::move(batch->records);
@@ -168,10 +181,19 @@ void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
 
 void Demoter::Impl::Write(Lane& lane, DemoteBatch& batch) {
   const IoError error = lane.writer->Append(*batch.records, batch.epoch);
+  if (error.ok()) lane.speed_bytes += batch.records->stored_bytes();
   if (error.ok()) return;
   Count(error.no_space() ? context->counters.dropped_full : context->counters.dropped_error,
         batch.records->size());
   if (error.no_space() && no_space) no_space();
+}
+
+// From sync to sync: where appends go into a cache, the sync is what takes the time.
+void Demoter::Impl::MeasureSpeed(Lane& lane, uint64_t ns) {
+  lane.speed_ns += ns;
+  if (lane.writer == nullptr || lane.writer->unsynced_bytes() != 0) return;
+  if (lane.speed_bytes >= context->telling_bytes()) context->writes.Add(lane.speed_bytes, lane.speed_ns);
+  lane.speed_bytes = lane.speed_ns = 0;
 }
 
 }  // namespace tpu_sync_native

@@ -31,6 +31,7 @@ class RecordBatch {
   bool Add(std::string_view key, const uint8_t* data);
   size_t size() const { return records_.size(); }
   size_t size_max() const { return size_max_; }
+  Codec codec() const { return codec_; }                   // as it was asked for
   uint64_t stored_bytes() const { return stored_bytes_; }  // in the file, headers and padding included
   void Clear();
 
@@ -54,6 +55,7 @@ class RecordBatch {
 
   const uint64_t chunk_bytes_;
   const Codec codec_;
+  const bool encodes_;
   const uint64_t size_max_;
   std::vector<Record> records_;
   uint64_t stored_bytes_ = 0;
