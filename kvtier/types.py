@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Of the shared memory and the ring. A daemon refuses a client of another one."""
 
 KEY_BYTES_MIN: Final = 16
@@ -23,6 +23,20 @@ class AttachGrant:
     session: int
     token: bytes
     session_socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormerSession:
+    """What a process says of its last session, to a daemon that may have taken over its slots.
+
+    held: write leases of that session that it may still be writing under; it knows of no others. copies: it
+    may also write under leases of other sessions of its group.
+    """
+
+    boot_id: int
+    session: int
+    held: tuple[int, ...]
+    copies: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,9 @@ def page(stats: DaemonStats, before: DaemonStats | None, elapsed_s: float, addre
 def _daemon(stats: DaemonStats, address: str) -> Text:
     text = Text.assemble(("kvtier ", "bold"), f"{stats.version}  {address}  up {show_age(stats.uptime_s)}  ")
     text.append(f"boot {stats.boot_id:016x}", "dim")
+    if restarts := stats.counters.get("restarts"):
+        kept = stats.counters["restart_kept"]
+        text.append(f"  warm restart {restarts}: {kept:,} chunks kept", "dim")
     if stats.counters.get("draining"):
         text.append("  draining", "bold yellow")
     return text
