@@ -362,8 +362,7 @@ class Keeper:
             self._attachment = None
             control, self._control = self._control, None
             self._losses += 1
-            namespaces = list(self._namespaces.values())
-        attachment.remember(namespaces)
+            attachment.remember(self._namespaces.values())
         if control is not None:
             control.close()
         self._former = attachment.abandon(self._writes.end(attachment.number, attachment.arena_id))
