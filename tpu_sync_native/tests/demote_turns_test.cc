@@ -47,7 +47,8 @@ TEST(WhilePromotesAreUnderWayOneBatchIsAppendedATick) {
   CHECK(Eventually([&] { return fake.plan->hits(appends) == 32; }));  // no further tick is waited for
   host.context->promoting.store(true);
   offer(200, 8);
-  CHECK(demoter.Stop(20'000));  // nor by who stops
+  CHECK(Eventually([&] { return demoter.queued_bytes() <= 14 * kHostChunkBytes; }));  // both lanes stand back
+  CHECK(demoter.Stop(20'000));                                                        // nor by who stops
   CHECK(fake.plan->hits(appends) == 48);
   CHECK(host.Serves(0, 8) && host.Serves(100, 8));
 }

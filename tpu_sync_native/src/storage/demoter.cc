@@ -264,6 +264,7 @@ bool Demoter::Stop(uint64_t wait_ms) {
     for (const auto& [index, lane] : impl.lanes) {
       if (!MayWrite(*lane->ns)) impl.DropQueueLocked(*lane, impl.context->counters.dropped_down);
     }
+    impl.NextTurnsLocked(&trash);  // of lanes that stood back for promotes
   }
   bool all = Flush(wait_ms);
   {
