@@ -11,7 +11,8 @@ from typing import Any, ClassVar, cast
 
 import torch
 from kvtier_connectors.vllm_connector.connector import KVTierConnector
-from kvtier_connectors.vllm_connector.guard import guarded, nothing
+from kvtier_connectors.vllm_connector.guard import guarded, nothing, record_fault
+from kvtier_connectors.vllm_connector.worker import AbsentWorker
 from vllm.config import VllmConfig
 from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
 
@@ -47,7 +48,13 @@ class TPURaidenOffloadingConnector(KVTierConnector):
         ):
             super().register_kv_caches(cast(Any, kv_caches))
             return
-        side._init_worker(rows_of(kv_caches, blocks, groups=len(side.spec.config.groups)))
+        try:
+            rows = rows_of(kv_caches, blocks, groups=len(side.spec.config.groups))
+        except ValueError as error:
+            record_fault("TPURaidenOffloadingConnector.register_kv_caches", error)
+            side.worker = AbsentWorker()
+        else:
+            side._init_worker(rows)
 
     def register_runner(self, runner: Any) -> None:
         """The runner's tensors are those that were registered; nothing else of it is used."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from kvtier_connectors.vllm_connector import guard
 from kvtier_connectors.vllm_torchtpu import TPURaidenOffloadingConnector, interface
 from kvtier_connectors.vllm_torchtpu.connector import in_rows, rows_of
 from test_tpu_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored
@@ -145,6 +146,16 @@ def test_only_what_lies_block_by_block_is_moved_in_rows() -> None:
     assert not in_rows(pool.view(2, BLOCKS, 24)[0], BLOCKS)  # layers one after another
     with pytest.raises(ValueError, match="block by block"):
         rows_of({"mamba": [pool.view(2, BLOCKS, 24)]}, BLOCKS, groups=1)
+
+
+def test_a_cache_that_cannot_be_moved_is_an_engine_without_cache(rig: Rig) -> None:
+    connector = Runner(rig).connector
+    first, second = rig.cache.layers
+    connector.connector_worker.worker = None
+    connector.register_kv_caches({"attention": first, "odd": second.view(2, BLOCKS, -1)})
+    assert connector.connector_worker.worker.absent
+    assert guard.fault_count() == 1
+    guard.faults.clear()
 
 
 @pytest.mark.parametrize("inline", [False, True])
