@@ -111,7 +111,7 @@ def test_another_chunk_size_for_a_known_namespace(ns: Namespace, daemon: Daemon)
 
 
 def test_a_client_of_another_protocol(ns: Namespace, daemon: Daemon) -> None:
-    with daemon.control() as control, pytest.raises(ProtocolMismatch, match=r"99.*2"):
+    with daemon.control() as control, pytest.raises(ProtocolMismatch, match=r"99.*3"):
         control.attach("future", "", protocol_version=99)
 
 
