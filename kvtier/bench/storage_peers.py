@@ -5,6 +5,7 @@ pwritev of the same size one after the other, as fio's psync engine does it.
 """
 
 import contextlib
+import functools
 import json
 import mmap
 import os
@@ -27,51 +28,65 @@ Direction = Literal["write", "read"]
 
 class Sequential:
     """One large file, O_DIRECT, as fast as it goes: fio one at a time and, where the kernel lets it, with
-    several in flight; the faster counts."""
+    several in flight. Each way is measured by itself; the fastest is the reference."""
 
     def __init__(self, directory: Path, total_bytes: int) -> None:
         self._path = directory / "sequential"
         self._total_bytes = total_bytes
         self._fio = shutil.which("fio")
-        self._engines = [("psync", 1), ("io_uring", _DEPTH)] if self._fio else [("own", 1)]
+        self._ways = [("psync", 1), ("io_uring", _DEPTH)] if self._fio else [("own", 1)]
+        if self._fio:  # not every kernel or container allows every engine
+            self._ways = [way for way in self._ways if self._run_fio("write", *way, SEQUENTIAL_BYTES, 0)]
+            if not self._ways:
+                raise BenchSkipped("fio is installed and does not run here")
 
     @property
     def name(self) -> str:
         """As a table shows it."""
         return "fio O_DIRECT sequential" if self._fio else "O_DIRECT sequential, as fio psync (no fio here)"
 
-    def bytes_per_s(self, direction: Direction) -> float:
-        """A write begins a new file and ends with fsync; a read reads what was written last."""
+    def measures(self, direction: Direction, sync_bytes: int = 0) -> dict[str, Callable[[], float]]:
+        """Bytes per second by way, for each a call that measures it.
+
+        A write fills a new file, as segments are: to write over an old one is faster, for it has its blocks
+        already. It ends with fsync; with `sync_bytes` there is also one after every so many. A read reads
+        what was written last.
+        """
+        return {
+            f"{direction} {engine} {depth} synced {sync_bytes}": functools.partial(
+                self._bytes_per_s, direction, engine, depth, sync_bytes
+            )
+            for engine, depth in self._ways
+        }
+
+    def _bytes_per_s(self, direction: Direction, engine: str, depth: int, sync_bytes: int) -> float:
         if direction == "write":
             self._path.unlink(missing_ok=True)
         if not self._fio:
-            return self._own(direction)
-        best = 0.0
-        for engine, depth in list(self._engines):
-            rate = self._run_fio(direction, engine, depth)
-            if rate is None:
-                self._engines.remove((engine, depth))
-                continue
-            best = max(best, rate)
-        if not best:
-            raise BenchSkipped("fio is installed and does not run here")
-        return best
+            return self._own(direction, sync_bytes)
+        rate = self._run_fio(direction, engine, depth, self._total_bytes, sync_bytes)
+        if rate is None:
+            raise BenchSkipped(f"fio with {engine} ran before and does not now")
+        return rate
 
-    def _run_fio(self, direction: Direction, engine: str, depth: int) -> float | None:
+    def _run_fio(
+        self, direction: Direction, engine: str, depth: int, total_bytes: int, sync_bytes: int
+    ) -> float | None:
         command = [
             *(self._fio or "fio", "--name=kvtier", f"--filename={self._path}", f"--rw={direction}"),
-            *(f"--bs={SEQUENTIAL_BYTES}", f"--size={self._total_bytes}", "--direct=1", "--thread"),
-            *(f"--ioengine={engine}", f"--iodepth={depth}", "--end_fsync=1", "--output-format=json"),
+            *(f"--bs={SEQUENTIAL_BYTES}", f"--size={total_bytes}", "--direct=1", "--thread"),
+            *(f"--ioengine={engine}", f"--iodepth={depth}", f"--fsync={sync_bytes // SEQUENTIAL_BYTES}"),
+            *("--end_fsync=1", "--output-format=json"),
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_FIO_S, check=True)
             job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
             moved_bytes, took_ms = int(job[direction]["io_bytes"]), float(job["job_runtime"])
         except (subprocess.SubprocessError, ValueError):
-            return None  # an engine that this kernel or container does not allow
-        return moved_bytes / (took_ms / 1e3) if took_ms else None
+            return None
+        return moved_bytes / (max(took_ms, 1) / 1e3)
 
-    def _own(self, direction: Direction) -> float:
+    def _own(self, direction: Direction, sync_bytes: int) -> float:
         flags = os.O_RDONLY if direction == "read" else os.O_WRONLY | os.O_CREAT
         with _aligned(SEQUENTIAL_BYTES) as buffer:
             began_s = time.perf_counter()
@@ -84,6 +99,8 @@ class Sequential:
                         else os.pwritev(fd, [buffer], offset)
                     )
                     _whole(move, SEQUENTIAL_BYTES)
+                    if sync_bytes and (offset + SEQUENTIAL_BYTES) % sync_bytes == 0:
+                        os.fsync(fd)
                 if direction == "write":
                     os.fsync(fd)
             finally:
