@@ -18,6 +18,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.local import LocalFileSystem
 
 PART_BYTES: Final = 16 << 20
@@ -25,6 +26,8 @@ PART_BYTES: Final = 16 << 20
 CONNECT_S: Final = 5
 READ_S: Final = 20
 TRIES: Final = 2
+CALL_S: Final = 60.0
+"""What all tries of one call may take: no socket's timeout ends a server that sends a byte now and then."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +50,7 @@ class PythonFiles(Protocol):
     """An object store as the storage tier uses it, from several threads at once.
 
     Paths are relative and their names safe. Errors are OSError with an errno; each call ends by itself within
-    some seconds.
+    a minute or so, or it is a thread that hangs: nobody waits for it.
     """
 
     name: str
@@ -60,7 +63,7 @@ class PythonFiles(Protocol):
         """ENOENT when there is no such object."""
 
     def read(self, path: str, offset: int, bytes: int, /) -> bytes | bytearray | memoryview:
-        """That range; less where the object ends before."""
+        """That range and no more; less where the object ends before."""
 
     def create(self, path: str, /) -> PythonWriter:
         """EEXIST when there is one."""
@@ -184,7 +187,7 @@ class ObjectFiles:
     @as_os_error
     def size(self, path: str, /) -> int:
         """One request."""
-        info = self._fs.info(self._full(path))
+        info = self._call("info", self._full(path))
         if info["type"] == "directory":
             raise IsADirectoryError(path)
         return int(info["size"])
@@ -192,14 +195,14 @@ class ObjectFiles:
     @as_os_error
     def read(self, path: str, offset: int, bytes: int, /) -> bytes:
         """One ranged request."""
-        data: Any = self._fs.cat_file(self._full(path), start=offset, end=offset + bytes)
+        data: Any = self._call("cat_file", self._full(path), start=offset, end=offset + bytes)
         return data  # type: ignore[no-any-return]
 
     @as_os_error
     def create(self, path: str, /) -> ObjectWriter:
         """Begins an upload; nothing is at the store yet."""
         full = self._full(path)
-        if self._fs.exists(full):
+        if self._call("exists", full):
             raise FileExistsError(path)
         self._make_parent(full)
         return ObjectWriter(self._fs.open(full, "wb", block_size=PART_BYTES, autocommit=False))
@@ -217,16 +220,16 @@ class ObjectFiles:
         """Atomic at the store. Exclusive where its client can (S3, GCS), else a check before."""
         full = self._full(path)
         self._make_parent(full)
-        if exclusive and self._fs.exists(full):
+        if exclusive and self._call("exists", full):
             raise FileExistsError(path)
         if not exclusive:
-            self._fs.pipe_file(full, data)
+            self._call("pipe_file", full, data)
             return
         try:
-            self._fs.pipe_file(full, data, mode="create")
+            self._call("pipe_file", full, data, mode="create")
         except Exception:
             # Clients say in many ways that somebody was first. It is there now: so it was.
-            if self._fs.exists(full):
+            if self._call("exists", full):
                 raise FileExistsError(path) from None
             raise
 
@@ -235,7 +238,7 @@ class ObjectFiles:
         """Nothing below is ENOENT, as at the root of an empty bucket."""
         full = self._full(path)
         rows = []
-        for entry in self._fs.ls(full, detail=True, refresh=True):
+        for entry in self._call("ls", full, detail=True, refresh=True):
             name = entry["name"].rstrip("/")
             if name == full.lstrip("/") or name == full:
                 if entry["type"] != "directory" and path:
@@ -247,7 +250,13 @@ class ObjectFiles:
     @as_os_error
     def remove(self, path: str, /) -> None:
         """One request."""
-        self._fs.rm_file(self._full(path))
+        self._call("rm_file", self._full(path))
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The client's method of this name; TimeoutError after CALL_S where the client can be left."""
+        if isinstance(self._fs, AsyncFileSystem):
+            return sync(self._fs.loop, getattr(self._fs, f"_{name}"), *args, timeout=CALL_S, **kwargs)
+        return getattr(self._fs, name)(*args, **kwargs)
 
     def _make_parent(self, full: str) -> None:
         """Object stores have no directories; a mounted one, or a test's, may."""

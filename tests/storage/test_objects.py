@@ -1,15 +1,20 @@
 """Object stores: roots that cannot be used, stores that fail, Python that misbehaves."""
 
+import contextlib
 import errno
 import secrets
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
 import pytest
 from s3_server import BUCKET, s3_server
 
-from kvtier.io import native
+from kvtier.io import native, objects
 from kvtier.io.objects import ObjectFiles, code_of
 
 
@@ -66,6 +71,44 @@ def test_uploads_that_end_early_leave_nothing(s3: str) -> None:
     del file
     assert "Uploads" not in client.list_multipart_uploads(Bucket=BUCKET)
     assert "Contents" not in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+
+
+@contextlib.contextmanager
+def trickle(answers_s: float) -> Iterator[str]:
+    """Answers every request with 1000 bytes in the course of so many seconds."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(206)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            with contextlib.suppress(OSError):  # whoever asked may be gone
+                for _ in range(1000):
+                    self.wfile.write(b"x")
+                    over.wait(answers_s / 1000)
+
+        def log_message(self, *_: object) -> None:
+            """Nowhere."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_server_that_trickles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "CALL_S", 1.0)
+    with trickle(answers_s=10.0) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(TimeoutError):
+            ObjectFiles(f"s3://{BUCKET}").read("a", 0, 1000)
 
 
 class Broken:
@@ -136,9 +179,54 @@ def test_answers_that_lie_about_their_size() -> None:
         reader.read(0, [bytearray(10)])
     with pytest.raises(EOFError):
         reader.read(95, [bytearray(10)])
+    with pytest.raises(OSError, match=r"."):
+        reader.read(10, [bytearray(3)])  # it sends more, from who knows where
     with pytest.raises(OSError, match=r".") as raised:
         files.read_all("a", 10)
     assert raised.value.errno == errno.EFBIG
+
+
+LEAVES = """
+import sys, threading, time
+import tpu_sync_native as native
+
+begun = threading.Event()
+
+def hang(*_):
+    begun.set()
+    while True:
+        time.sleep(0.001)
+
+class Files:
+    name, io_bytes_best = "hangs", 1 << 20
+    def size(self, path): return 100
+    def create(self, path): return self
+    read = list = abort = hang
+
+def use(files):
+    {use}
+
+class Slow:  # the interpreter ends slowly, as one with many modules does
+    def __del__(self, sleep=time.sleep):
+        sleep(0.2)
+
+sys.slow = Slow()
+threading.Thread(target=use, args=(native.Files(Files()),), daemon=True).start()
+assert begun.wait(30)
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'file = files.open_append("a"); del file',
+        'files.open_read("a").read(0, [bytearray(10)])',
+        'files.list("a")',
+    ],
+)
+def test_the_interpreter_may_end_while_a_call_hangs(use: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVES.replace("{use}", use)], timeout=60)
+    assert done.returncode == 0
 
 
 def test_a_file_system_that_lacks_its_name() -> None:

@@ -1,6 +1,8 @@
 #include "python_files.h"
 
+#include <cxxabi.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,14 +26,66 @@ bool InterpreterLives() {
 #endif
 }
 
+// Runs `call`, which is C all the way down: whatever waits for the interpreter's lock. When the interpreter
+// ends meanwhile, it takes such a thread away by unwinding it, and on the way destructors would touch Python
+// without its lock, and handlers for anything would stop what must not be stopped: either ends the process with
+// a signal. So the thread stays here, for as long as the process still lives.
+template <typename Call>
+auto Staying(const Call& call) {
+  try {
+    return call();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
+class Gil {
+ public:
+  Gil() : state_(Staying([] { return PyGILState_Ensure(); })) {}
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  const PyGILState_STATE state_;
+};
+
+class NoGil {
+ public:
+  NoGil() : thread_(PyEval_SaveThread()) {}
+  ~NoGil() {
+    Staying([this] { PyEval_RestoreThread(thread_); });
+  }
+  NoGil(const NoGil&) = delete;
+  NoGil& operator=(const NoGil&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+};
+
+// object.name(arguments...); throws what it raised.
+template <typename... Arguments>
+py::object CallMethod(const py::handle& object, const char* name, Arguments&&... arguments) {
+  const py::tuple packed = py::make_tuple(std::forward<Arguments>(arguments)...);
+  PyObject* const answer = Staying([&]() -> PyObject* {
+    PyObject* const method = PyObject_GetAttrString(object.ptr(), name);
+    if (method == nullptr) return nullptr;
+    PyObject* const returned = PyObject_Call(method, packed.ptr(), nullptr);
+    Py_DECREF(method);
+    return returned;
+  });
+  if (answer == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(answer);
+}
+
 // A reference that any thread may drop.
 class Held {
  public:
   explicit Held(py::object object) : object_(object.release().ptr()) {}
   ~Held() {
     if (!InterpreterLives()) return;  // its memory goes with the process
-    const py::gil_scoped_acquire gil;
-    Py_XDECREF(object_);
+    const Gil gil;
+    Staying([this] { Py_XDECREF(object_); });  // may run its finalizer
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
@@ -54,7 +108,7 @@ IoError ErrorOf(const py::error_already_set& raised) {
 template <typename Call>
 IoError WithPython(const Call& call) {
   if (!InterpreterLives()) return {ECANCELED};
-  const py::gil_scoped_acquire gil;
+  const Gil gil;
   try {
     return call();
   } catch (const py::error_already_set& raised) {
@@ -68,13 +122,14 @@ IoError WithPython(const Call& call) {
   }
 }
 
-// Copies a Python buffer into `parts`, as far as it goes, without the GIL. kShort: it was smaller.
+// Copies a Python buffer into `parts` without the GIL. kShort: it was smaller. EIO: it was larger, so it is
+// not what was asked for (a store that knows no ranges sends the object from its beginning).
 IoError Scatter(const py::object& data, std::span<const IoVec> parts, uint64_t bytes) {
   Py_buffer view;
   if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
   const auto size = static_cast<uint64_t>(view.len);
-  if (size >= bytes) {
-    const py::gil_scoped_release release;
+  if (size == bytes) {
+    const NoGil without;
     const auto* from = static_cast<const uint8_t*>(view.buf);
     for (const IoVec& part : parts) {
       if (part.bytes != 0) std::memcpy(part.data, from, part.bytes);
@@ -82,7 +137,7 @@ IoError Scatter(const py::object& data, std::span<const IoVec> parts, uint64_t b
     }
   }
   PyBuffer_Release(&view);
-  return {size >= bytes ? 0 : IoError::kShort};
+  return {size == bytes ? 0 : size < bytes ? IoError::kShort : EIO};
 }
 
 // False: more than any object can have.
@@ -106,7 +161,7 @@ class PythonReader final : public ReadFile {
     if (offset > size_ || bytes > size_ - offset) return {IoError::kShort};
     if (bytes == 0) return {};
     return WithPython(
-        [&] { return Scatter(files_->get().attr("read")(path_, offset, bytes), parts, bytes); });
+        [&] { return Scatter(CallMethod(files_->get(), "read", path_, offset, bytes), parts, bytes); });
   }
 
   // As it was when it was opened: objects do not grow.
@@ -128,7 +183,7 @@ class PythonAppender final : public AppendFile {
   ~PythonAppender() override {
     if (writer_ == nullptr) return;
     WithPython([&]() -> IoError {
-      writer_->get().attr("abort")();
+      CallMethod(writer_->get(), "abort");
       return {};
     });
   }
@@ -144,13 +199,13 @@ class PythonAppender final : public AppendFile {
       const auto data = py::reinterpret_steal<py::object>(raw);
       {
         char* to = PyBytes_AS_STRING(raw);  // nobody else has it yet
-        const py::gil_scoped_release release;
+        const NoGil without;
         for (const IoVec& part : parts) {
           if (part.bytes != 0) std::memcpy(to, part.data, part.bytes);
           to += part.bytes;
         }
       }
-      writer_->get().attr("write")(data);
+      CallMethod(writer_->get(), "write", data);
       return {};
     });
   }
@@ -161,7 +216,7 @@ class PythonAppender final : public AppendFile {
   IoError Close() override {
     if (writer_ == nullptr) return {EBADF};
     const IoError error = WithPython([&]() -> IoError {
-      writer_->get().attr("close")();
+      CallMethod(writer_->get(), "close");
       return {};
     });
     if (error.ok()) writer_.reset();  // else the destructor aborts it
@@ -241,7 +296,10 @@ class PythonFiles final : public FileSystem {
     if (!path.empty() && !PathIsSafe(path)) return {EINVAL};
     return WithPython([&]() -> IoError {
       std::vector<DirEntry> listed;
-      for (const py::handle& row : Call("list", path)) {
+      const py::object answer = Call("list", path);
+      PyObject* const rows = Staying([&] { return PySequence_List(answer.ptr()); });  // may be a generator
+      if (rows == nullptr) throw py::error_already_set();
+      for (const py::handle& row : py::reinterpret_steal<py::list>(rows)) {
         if (listed.size() == kListMax) return {EFBIG};
         auto [name, directory] = row.cast<std::pair<std::string, bool>>();
         listed.push_back({std::move(name), directory});
@@ -271,7 +329,7 @@ class PythonFiles final : public FileSystem {
  private:
   template <typename... Arguments>
   py::object Call(const char* name, Arguments&&... arguments) const {
-    return files_->get().attr(name)(std::forward<Arguments>(arguments)...);
+    return CallMethod(files_->get(), name, std::forward<Arguments>(arguments)...);
   }
 
   const std::shared_ptr<Held> files_;
