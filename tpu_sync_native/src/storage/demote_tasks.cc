@@ -122,7 +122,8 @@ void Demoter::Impl::AddPinned(Lane& lane, DemoteBatch& batch, std::span<const ui
   pins->End(present);
 }
 
-// A turn goes on as long as nobody else waits for one: between two writes no other thread has to wake up.
+// A turn goes on as long as nobody else waits for one and no promote is under way: between two writes no other
+// thread has to wake up.
 void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
   for (bool more = true; more;) {
     AppendStep step = TakeStep(lane);
@@ -181,7 +182,7 @@ bool Demoter::Impl::EndStep(const std::shared_ptr<Lane>& lane, AppendStep& step)
     lane->spare.clear();
   }
   const bool wanted = !lane->ready.empty() || lane->sync_wanted || lane->seal_wanted;
-  if (wanted && turns.empty() && !stopping && !lane->hangs) {
+  if (wanted && turns.empty() && !YieldsLocked() && !stopping && !lane->hangs) {
     SettleLocked(*lane);
     return true;
   }

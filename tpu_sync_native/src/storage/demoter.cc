@@ -109,7 +109,7 @@ void Demoter::Impl::AppendLocked(const std::shared_ptr<Lane>& lane, Trash* trash
 // demotes nobody does. They are slowed and never starved; what the queue has no room for meanwhile is
 // dropped.
 void Demoter::Impl::NextTurnsLocked(Trash* trash, bool tick) {
-  const bool yields = accepting && context->promoting.load();  // who stops has no more ticks
+  const bool yields = YieldsLocked();
   if (yields && !tick) return;
   const uint32_t most = yields ? 1 : std::max(context->options.store_threads, 1u);
   while (!turns.empty() && appending < most) {

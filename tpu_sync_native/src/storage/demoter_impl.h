@@ -64,6 +64,7 @@ struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   void PrepareLocked(const std::shared_ptr<Lane>& lane);
   void AppendLocked(const std::shared_ptr<Lane>& lane, Trash* trash);
   void NextTurnsLocked(Trash* trash, bool tick = false);
+  bool YieldsLocked() const { return accepting && context->promoting.load(); }  // who stops has no ticks
   void EndTurnLocked(Lane& lane);
   void LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t now_ms, Trash* trash);
 
