@@ -7,7 +7,8 @@
 namespace tpu_sync_native::testing {
 namespace {
 
-// Turns go to others, and nothing is lost: not what is written, nor what waits, nor what is offered meanwhile.
+// Turns go to others, and nothing is lost: not what is written, nor what waits, nor what is offered
+// meanwhile.
 TEST(ASlowAppendLosesNothing) {
   FakeFiles fake;
   StorageOptions options = QuickOptions();

@@ -81,7 +81,7 @@ struct IoPool::Impl {
   bool watchman_ended = false;
   bool stopping = false;
   std::string reason;
-  uint32_t failures = 0;  // consecutive
+  uint32_t failures = 0;       // consecutive
   Clock::time_point answered;  // when the medium answered anybody last
   Clock::time_point next_probe;
   int probes = 0;  // let through and neither finished nor known to hang

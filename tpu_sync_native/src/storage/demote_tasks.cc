@@ -122,8 +122,8 @@ void Demoter::Impl::AddPinned(Lane& lane, DemoteBatch& batch, std::span<const ui
   pins->End(present);
 }
 
-// A turn goes on as long as nobody else waits for one and no promote is under way: between two writes no other
-// thread has to wake up.
+// A turn goes on as long as nobody else waits for one and no promote is under way: between two writes no
+// other thread has to wake up.
 void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
   for (bool more = true; more;) {
     AppendStep step = TakeStep(lane);

@@ -177,8 +177,7 @@ void Demoter::Offer(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots
   StorageCounters& counters = impl.context->counters;
   const std::lock_guard lock(impl.mutex);
   const std::shared_ptr<DemoteLane> lane = impl.accepting ? impl.LaneLocked(ns) : nullptr;
-  if (lane == nullptr || impl.context->control->down())
-    return Count(counters.dropped_down, slots.size());
+  if (lane == nullptr || impl.context->control->down()) return Count(counters.dropped_down, slots.size());
   if (!impl.context->admitting.load()) return Count(counters.dropped_full, slots.size());
   const uint64_t room = impl.RoomLocked(*lane, slots.size() * lane->chunk_bytes);
   const auto fits = static_cast<size_t>(std::min<uint64_t>(slots.size(), room / lane->chunk_bytes));
@@ -273,6 +272,7 @@ bool Demoter::Stop(uint64_t wait_ms) {
     for (const auto& [index, lane] : impl.lanes) {
       if (!MayWrite(*lane->ns)) impl.DropQueueLocked(*lane, impl.context->counters.dropped_down);
     }
+    impl.NextTurnsLocked(&trash);  // of lanes that stood back for promotes: no tick comes any more
   }
   bool all = Flush(wait_ms);
   {
