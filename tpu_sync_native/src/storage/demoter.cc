@@ -277,14 +277,18 @@ bool Demoter::Stop(uint64_t wait_ms) {
   bool all = Flush(wait_ms);
   {
     std::unique_lock lock(impl.mutex);
+    const auto finished = [&](bool sealed) {
+      return std::all_of(impl.lanes.begin(), impl.lanes.end(), [&](const auto& lane) {
+        return impl.Drained(*lane.second) && !(sealed && lane.second->seal_wanted);
+      });
+    };
+    // Copies are no part of a flush. What is appended after the seal would be in a segment that nobody syncs.
+    all = all && impl.changed.wait_until(lock, deadline, [&] { return finished(false); });
     for (const auto& [ns, lane] : impl.lanes) {
       lane->seal_wanted = all;
       impl.AppendLocked(lane, &trash);
     }
-    all &= impl.changed.wait_until(lock, deadline, [&] {
-      return std::all_of(impl.lanes.begin(), impl.lanes.end(),
-                         [&](const auto& lane) { return impl.Finished(*lane.second); });
-    });
+    all &= impl.changed.wait_until(lock, deadline, [&] { return finished(true); });
     impl.stopping = true;
     for (const auto& [ns, lane] : impl.lanes) {
       impl.DropAllLocked(*lane, impl.context->counters.dropped_down, &trash);

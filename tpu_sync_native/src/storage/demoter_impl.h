@@ -76,8 +76,8 @@ struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   void RunStep(Lane& lane, AppendStep& step);
   bool EndStep(const std::shared_ptr<Lane>& lane, AppendStep& step);
   void Write(Lane& lane, DemoteBatch& batch);
-  bool Finished(const Lane& lane) const {
-    return !lane.queued() && !lane.preparing && lane.ready.empty() && !lane.appending && !lane.seal_wanted;
+  bool Drained(const Lane& lane) const {
+    return !lane.queued() && !lane.preparing && lane.ready.empty() && !lane.appending;
   }
 };
 
