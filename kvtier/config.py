@@ -177,11 +177,12 @@ class Config(BaseModel):
         description="The same for each namespace, so that one model does not push out the others; 0: no "
         "limit.",
     )
-    storage_codec: Literal["raw", "lz4", "lz4-shuffle2", "lz4-shuffle4"] = Field(
+    storage_codec: Literal["raw", "lz4", "lz4-shuffle2", "lz4-shuffle4", "auto"] = Field(
         default="raw",
         description="How new chunks are written: raw, lz4, or lz4 after a byte shuffle of 2-byte (bfloat16, "
         "float16) or 4-byte (float32) numbers. It pays where storage is slower than a core compresses and "
-        "the cache compresses at all (kvtier bench codec); every host reads all of them.",
+        "the cache compresses at all (kvtier bench codec); auto finds out for each namespace whether it does "
+        "(kvtier stats says). Every host reads all of them.",
     )
     storage_poll: Annotated[Duration, AfterValidator(_at_least(0.05, "50ms"))] = Field(
         default=2.0,

@@ -68,6 +68,15 @@ STORE: Final = (
     _gauge("namespaces", "Namespaces of this boot."),
     _gauge("index_bytes", "Memory of the index, shared and private."),
     _gauge("draining", "1 when no new leases are granted."),
+    _gauge("restarts", "Daemons that took this arena over from an earlier one."),
+    _gauge("restart_kept", "Chunks of an earlier daemon that are served again."),
+    _gauge("restart_quarantined", "Slots of an earlier daemon that a process may still have been writing."),
+    _gauge("restart_unfinished", "Chunks of an earlier daemon that were not there yet, or no more."),
+    _gauge("restart_cleared", "Chunks of an earlier daemon whose namespace had been cleared."),
+    _gauge(
+        "restart_damaged", "Chunks of an earlier daemon that were not kept: their records were not sound."
+    ),
+    _gauge("restart_us", "How long taking the arena over took."),
     _gauge("ring_sessions", "Sessions with a ring."),
     _counter("ring_requests", "Requests served from rings."),
     _counter("ring_posted_failures", "Posted requests that failed; nobody waited for their answer."),

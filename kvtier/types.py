@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Of the shared memory and the ring. A daemon refuses a client of another one."""
 
 KEY_BYTES_MIN: Final = 16
@@ -26,10 +26,26 @@ class AttachGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerSession:
+    """What a process says of its last session, to a daemon that may have taken over its slots.
+
+    held: write leases of that session that it may still be writing under; it knows of no others. copies: it
+    may also write under leases of other sessions of its group.
+    """
+
+    boot_id: int
+    session: int
+    held: tuple[int, ...]
+    copies: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceInfo:
     """One namespace as the daemon counts it. `index` is valid for the boot `boot_id` only.
 
-    `label` is for people; the fingerprint alone says what the namespace is.
+    `label` is for people; the fingerprint alone says what the namespace is. `storage_codec`: of new records;
+    where it is found out, `storage_codec_tried` is what came out best at the last look ("" before the first),
+    with its share of a chunk's bytes, and its times to write and to read over those of a raw chunk.
     """
 
     id: bytes
@@ -49,6 +65,11 @@ class NamespaceInfo:
     storage_records: int = 0
     storage_bytes: int = 0
     storage_hosts: int = 0
+    storage_codec: str = ""
+    storage_codec_tried: str = ""
+    storage_codec_share: float = 0.0
+    storage_codec_write: float = 0.0
+    storage_codec_read: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,17 @@ class TPURaidenOffloadingConnector(KVTierConnector):
         return bool(getattr(envs, "VLLM_TPU_BLOCK_MAJOR_KV", False))
 
     def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor | Sequence[torch.Tensor]]) -> None:
-        """Each storage behind the layers once, as rows of bytes, one row a block."""
+        """Each storage behind the layers once, as rows of bytes, one row a block.
+
+        Where no layer lies so, as vLLM's own class has it, which knows no lists of tensors.
+        """
         side = cast(Any, self.connector_worker)
         blocks = side.kv_cache_config.num_blocks
+        if all(
+            isinstance(cache, torch.Tensor) and not in_rows(cache, blocks) for cache in kv_caches.values()
+        ):
+            super().register_kv_caches(cast(Any, kv_caches))
+            return
         side._init_worker(rows_of(kv_caches, blocks, groups=len(side.spec.config.groups)))
 
     def register_runner(self, runner: Any) -> None:
@@ -82,22 +90,30 @@ class TPURaidenOffloadingConnector(KVTierConnector):
         return None
 
 
+def in_rows(tensor: torch.Tensor, num_blocks: int) -> bool:
+    """Whether the blocks of a view are the rows of its storage: else a row would be parts of several."""
+    outer = max(range(tensor.dim()), key=tensor.stride)
+    covered = tensor.shape[outer] * tensor.stride(outer) * tensor.element_size()
+    return tensor.shape[outer] % num_blocks == 0 and covered == tensor.untyped_storage().nbytes()
+
+
 def rows_of(
     kv_caches: Mapping[str, torch.Tensor | Sequence[torch.Tensor]], num_blocks: int, *, groups: int
 ) -> CanonicalKVCaches:
-    """vLLM's description of a pool that all groups overlay. ValueError: a storage is not made of blocks."""
+    """vLLM's description of a pool that all groups overlay. ValueError: a storage's rows are not blocks."""
     storages: dict[int, tuple[Any, torch.device]] = {}
     for cache in kv_caches.values():
         for tensor in [cache] if isinstance(cache, torch.Tensor) else cache:
             storage = tensor.untyped_storage()
+            if not in_rows(tensor, num_blocks):
+                raise ValueError(
+                    f"a KV tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}, in a storage of "
+                    f"{storage.nbytes()} bytes, does not lie there block by block ({num_blocks} blocks)"
+                )
             storages.setdefault(storage.data_ptr(), (storage, tensor.device))
     tensors = []
     for storage, device in storages.values():
-        row, rest = divmod(storage.nbytes(), num_blocks)
-        if rest:
-            raise ValueError(
-                f"a KV storage of {storage.nbytes()} bytes does not hold {num_blocks} equal blocks"
-            )
+        row = storage.nbytes() // num_blocks
         view = torch.empty(0, dtype=torch.int8, device=device).set_(storage).view(num_blocks, row)
         tensors.append(CanonicalKVCacheTensor(tensor=view, page_size_bytes=row))
     refs = [CanonicalKVCacheRef(index, one.page_size_bytes) for index, one in enumerate(tensors)]

@@ -1,6 +1,7 @@
 """`kvtier admin`: what an operator does to a running daemon."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 import click
@@ -8,14 +9,16 @@ import click
 from kvtier.cli.connect import address_option
 from kvtier.cli.ls import resolve
 from kvtier.client.channel import ControlChannel
+from kvtier.config import default_shm_dir
 from kvtier.errors import ConfigError, InvalidArgument
+from kvtier.io.shm import ArenaFiles
 from kvtier.sizes import parse_duration, parse_size, show_size
 
 ALL_BYTES: Final = 1 << 62
 Number = TypeVar("Number", int, float)
 
 
-@click.group(short_help="drain, flush, evict, clear")
+@click.group(short_help="drain, flush, evict, clear, destroy")
 def admin() -> None:
     """Change what a running daemon does or holds."""
 
@@ -75,6 +78,26 @@ def clear(namespace: str, address: str) -> None:
         info = resolve(namespace, channel.list_namespaces())
         chunks = channel.clear_namespace(info.id)
     click.echo(f"cleared {chunks:,} chunks of {info.id.hex()}")
+
+
+@admin.command()
+@click.option(
+    "--shm-dir",
+    type=click.Path(path_type=Path),
+    envvar="KVTIER_SHM_DIR",
+    help="The arena's directory, as given to kvtier serve  [env: KVTIER_SHM_DIR; default: the daemon's]",
+)
+def destroy(shm_dir: Path | None) -> None:
+    """Remove the arena that a daemon has left behind, and so free its memory. Refused while one serves it."""
+    directory = default_shm_dir() if shm_dir is None else shm_dir
+    if not directory.is_dir():
+        raise ConfigError(f"shm_dir = {str(directory)!r} is not a directory")
+    files = ArenaFiles(directory)
+    try:
+        files.remove()
+    finally:
+        files.close()
+    click.echo(f"removed {show_size(files.found_bytes)} in {directory}")
 
 
 def _parsed(parse: Callable[[str], Number], field: str, text: str) -> Number:

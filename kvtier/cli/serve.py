@@ -31,7 +31,7 @@ _METAVARS = {
     "storage_segment": "SIZE",
     "storage_quota": "SIZE",
     "storage_namespace_quota": "SIZE",
-    "storage_codec": "raw|lz4",
+    "storage_codec": "raw|lz4|auto",
     "storage_poll": "DURATION",
     "storage_dead_after": "DURATION",
     "storage_threads": "N",
@@ -60,8 +60,12 @@ def _default(name: str) -> str:
     type=click.Path(path_type=Path),
     help="TOML file with the same fields  [env: KVTIER_CONFIG]",
 )
-def serve(file: Path | None, **flags: Any) -> None:
+@click.option("--fresh", is_flag=True, help="Start with an empty arena, whatever an earlier daemon has left.")
+def serve(file: Path | None, fresh: bool, **flags: Any) -> None:
     """Run the daemon of this host until SIGTERM.
+
+    What an earlier daemon has left in --shm-dir is served again, if it was made with the same sizes since the
+    host was started; it stays there after a stop as well (kvtier admin destroy removes it).
 
     One line on standard output says that it is ready; the log goes to standard error. SIGTERM and SIGINT
     drain and stop it, a second one stops at once.
@@ -80,4 +84,4 @@ def serve(file: Path | None, **flags: Any) -> None:
             line += f" http={settings.http.rpartition(':')[0]}:{daemon.http_port}"
         click.echo(line)
 
-    run(settings, ready)
+    run(settings, ready, fresh=fresh)

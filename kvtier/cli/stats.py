@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvtier.cli.connect import address_option, shown
 from kvtier.cli.ls import describe
-from kvtier.cli.stats_storage import on_storage, storage_rows
+from kvtier.cli.stats_storage import codec_rows, on_storage, storage_rows
 from kvtier.client.channel import ControlChannel, stats_record
 from kvtier.errors import DaemonUnavailable
 from kvtier.sizes import show_age, show_size
@@ -74,6 +74,7 @@ def page(stats: DaemonStats, before: DaemonStats | None, elapsed_s: float, addre
     parts += [_traffic(counters, before.counters if before else None, elapsed_s)]
     if stats.storage:
         parts += storage_rows(stats.storage, counters, before.counters if before else None, elapsed_s)
+        parts += codec_rows(stats.namespaces)
     for table in (_namespaces(stats.namespaces), _sessions(stats.sessions)):
         parts += [Text(), table]
     return Group(*parts)
@@ -82,6 +83,9 @@ def page(stats: DaemonStats, before: DaemonStats | None, elapsed_s: float, addre
 def _daemon(stats: DaemonStats, address: str) -> Text:
     text = Text.assemble(("kvtier ", "bold"), f"{stats.version}  {address}  up {show_age(stats.uptime_s)}  ")
     text.append(f"boot {stats.boot_id:016x}", "dim")
+    if restarts := stats.counters.get("restarts"):
+        kept = stats.counters["restart_kept"]
+        text.append(f"  warm restart {restarts}: {kept:,} chunks kept", "dim")
     if stats.counters.get("draining"):
         text.append("  draining", "bold yellow")
     return text

@@ -1,6 +1,6 @@
 """The storage part of `kvtier stats`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rich.text import Text
@@ -68,6 +68,20 @@ def storage_rows(
     if failures := reasons("failed", _FAILURES):
         read.append(f", failed {failures}", "yellow")
     return [has, written, read]
+
+
+def codec_rows(namespaces: Iterable[NamespaceInfo]) -> list[Text]:
+    """Of each namespace whose codec is found out: which it is, and why."""
+    return [
+        Text.assemble(
+            ("codec    ", "bold"),
+            f"{info.id.hex()[:12]} {info.storage_codec}: {info.storage_codec_tried} stores "
+            f"{info.storage_codec_share:.2f} of the bytes in {info.storage_codec_write:.2f} of the time, "
+            f"and reads in {info.storage_codec_read:.2f} of it",
+        )
+        for info in namespaces
+        if info.storage_codec_tried
+    ]
 
 
 def on_storage(info: NamespaceInfo) -> str:

@@ -1,6 +1,7 @@
 """How a process attaches: from an address to a session over shared memory.
 
-  1  gRPC `Attach`: versions are compared, a one-time token is given out
+  1  gRPC `Attach`: versions are compared, a one-time token is given out; a process whose last daemon was lost
+     says what it may still be writing in its arena
   2  connect to the session socket that the reply names, send the token
   3  receive five descriptors by SCM_RIGHTS: payload (read-write), metadata (read-only), ring, doorbell,
      catalog (read-only)
@@ -19,17 +20,25 @@ from kvtier.client.channel import ControlChannel
 from kvtier.client.namespace import Namespace
 from kvtier.errors import DaemonUnavailable, KVTierError, ProtocolMismatch
 from kvtier.io import fdpass, native
-from kvtier.types import PROTOCOL_VERSION
+from kvtier.types import PROTOCOL_VERSION, FormerSession
 
 
 class Attachment:
     """One life with the daemon. `indexes`: namespace id -> its index of this boot."""
 
     def __init__(
-        self, *, number: int, boot_id: int, session: native.Session, connection: socket.socket
+        self,
+        *,
+        number: int,
+        boot_id: int,
+        session_id: int,
+        session: native.Session,
+        connection: socket.socket,
     ) -> None:
         self.number = number  # of this client: 1 for its first attach
         self.boot_id = boot_id
+        self.session_id = session_id  # the daemon's number for it
+        self.arena_id = session.arena_id  # lease numbers mean the same for every daemon of this arena
         self.session = session
         self.connection = connection
         self.indexes: dict[bytes, int] = {}
@@ -55,13 +64,16 @@ class Attachment:
             self.session.ping()  # what was posted before is served before the end of file is seen
         self._end(fdpass.DRAINED)
 
-    def abandon(self, held: list[int]) -> None:
+    def abandon(self, held: list[int]) -> FormerSession | None:
         """End a lost session. held: the write leases that somebody may still be writing under.
 
         What else it had reserved is free at once: a reserve that ran into its deadline never handed its
-        slots out.
+        slots out. Returns the same for the next daemon of this arena, should there be one; None when there
+        are too many leases to name.
         """
-        self._end(fdpass.leaving(held, copies=self.copies))
+        farewell = fdpass.leaving(held, copies=self.copies)
+        self._end(farewell)
+        return FormerSession(self.boot_id, self.session_id, tuple(held), self.copies) if farewell else None
 
     def _end(self, farewell: bytes) -> None:
         self.session.mark_lost()
@@ -79,12 +91,13 @@ def attach(
     deadline_ms: int,
     timeout_s: float,
     namespaces: Iterable[Namespace] = (),
+    former: FormerSession | None = None,
 ) -> Attachment:
     """The five steps. Raises DaemonUnavailable, ProtocolMismatch, or what the daemon refuses with.
 
     A namespace that cannot be opened does not fail the attach: see `Attachment.refused`.
     """
-    grant = control.attach(name, group)
+    grant = control.attach(name, group, former=former)
     if grant.protocol_version != PROTOCOL_VERSION:
         raise ProtocolMismatch(
             f"daemon speaks protocol {grant.protocol_version}, this client {PROTOCOL_VERSION}"
@@ -100,7 +113,13 @@ def attach(
         except fdpass.Refused as error:
             raise DaemonUnavailable(f"{grant.session_socket}: the session was refused: {error}") from None
         session = _map(fds, deadline_ms)
-        attachment = Attachment(number=number, boot_id=grant.boot_id, session=session, connection=connection)
+        attachment = Attachment(
+            number=number,
+            boot_id=grant.boot_id,
+            session_id=grant.session,
+            session=session,
+            connection=connection,
+        )
         if session.boot_id != grant.boot_id:
             raise DaemonUnavailable(f"{control.address}: the daemon was restarted during the attach")
         for ns in namespaces:

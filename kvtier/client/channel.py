@@ -17,7 +17,15 @@ import kvtier.wire._gen.kvtier_pb2 as pb
 import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
 from kvtier.address import parse_address
 from kvtier.errors import DaemonUnavailable, InternalError, KVTierError, by_kind
-from kvtier.types import PROTOCOL_VERSION, AttachGrant, ChunkInfo, DaemonStats, NamespaceInfo, SessionInfo
+from kvtier.types import (
+    PROTOCOL_VERSION,
+    AttachGrant,
+    ChunkInfo,
+    DaemonStats,
+    FormerSession,
+    NamespaceInfo,
+    SessionInfo,
+)
 from kvtier.wire import codec
 
 _OPTIONS = [
@@ -72,10 +80,21 @@ class ControlChannel:
 
     # ---- an engine's attach ----
 
-    def attach(self, client: str, group: str, *, protocol_version: int = PROTOCOL_VERSION) -> AttachGrant:
+    def attach(
+        self,
+        client: str,
+        group: str,
+        *,
+        former: FormerSession | None = None,
+        protocol_version: int = PROTOCOL_VERSION,
+    ) -> AttachGrant:
         """Ask for a session of this process; its token is good once and for ten seconds."""
         request = pb.AttachRequest(
-            protocol_version=protocol_version, client=client, pid=os.getpid(), group=group
+            protocol_version=protocol_version,
+            client=client,
+            pid=os.getpid(),
+            group=group,
+            former=None if former is None else codec.former_to_proto(former),
         )
         return codec.attach_from_proto(self._call(self._stub.Attach, request))
 

@@ -38,6 +38,7 @@ from kvtier.errors import (
 )
 from kvtier.format.fingerprint import canonical_json, namespace_id
 from kvtier.io import native
+from kvtier.types import FormerSession
 
 _log = logging.getLogger("kvtier.client")
 _CLOSE_JOIN_S = 1.0
@@ -76,6 +77,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._alarm = Alarm()
         self._writes = OpenWrites()
+        self._former: FormerSession | None = None
         # Ours alone when the caller named none; every session of this process names it, as what one of them
         # held may be over only in the next one's time.
         self._session_group = self._group or f"process {self._pid} {secrets.token_hex(8)}"
@@ -256,7 +258,7 @@ class Keeper:
         attachment = self.attachment
         if attachment is None:
             return
-        for lease in self._writes.take_late(attachment.boot_id):
+        for lease in self._writes.take_late(attachment.arena_id):
             with suppress(DaemonUnavailable), self.translate(attachment):
                 attachment.session.abort(lease)
 
@@ -330,8 +332,10 @@ class Keeper:
                 deadline_ms=self._deadline_ms,
                 timeout_s=self._timeout_s,
                 namespaces=wanted,
+                former=self._former,
             )
             undo.pop_all()
+        self._former = None
         control.timeout_s = self._call_s  # it goes on as the callers' channel: no call pays for a connection
         _log.info("kvtier: %s attached to %s (boot %016x)", self._name, self.address, attachment.boot_id)
         for id, error in attachment.refused.items():
@@ -358,11 +362,10 @@ class Keeper:
             self._attachment = None
             control, self._control = self._control, None
             self._losses += 1
-            namespaces = list(self._namespaces.values())
-        attachment.remember(namespaces)
+            attachment.remember(self._namespaces.values())
         if control is not None:
             control.close()
-        attachment.abandon(self._writes.end(attachment.number, attachment.boot_id))
+        self._former = attachment.abandon(self._writes.end(attachment.number, attachment.arena_id))
         then = "; going on without cache, attaching again in the background" if self._managed else ""
         _log.warning("kvtier: %s: %s%s", self._name, self._why, then)
 

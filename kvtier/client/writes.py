@@ -2,7 +2,8 @@
 
 A lease whose session was lost is quarantined by the daemon, as its holder may still be writing. The holder's
 commit or abort, which comes all the same, says that it is over; the client passes that on in its next
-session with the same daemon life, and the slots are free again.
+session with a daemon of the same arena, be it the same or one that has taken it over, and the slots are free
+again.
 
   held ----done----> over                          (the session lives: its own commit or abort says so)
   held --end--> orphaned --done--> late --take_late--> told
@@ -20,8 +21,8 @@ class OpenWrites:
         self._lock = threading.Lock()
         self._held: dict[int, set[int]] = {}  # attachment's number -> its leases
         self._ended = 0  # attachments up to this number are over
-        self._orphaned: set[tuple[int, int]] = set()  # (boot id, lease)
-        self._late: list[tuple[int, int]] = []
+        self._orphaned: dict[tuple[int, int], bytes] = {}  # (attachment's number, lease) -> arena
+        self._late: list[tuple[bytes, int]] = []
 
     def add(self, attachment: int, lease: int) -> bool:
         """A lease was granted. False: its session has ended meanwhile, and nobody may use the lease."""
@@ -38,28 +39,27 @@ class OpenWrites:
             if held is not None:
                 held.discard(lease.lease)
                 return False
-            orphan = lease.boot_id, lease.lease
-            if orphan not in self._orphaned:
+            arena = self._orphaned.pop((lease.attachment, lease.lease), None)
+            if arena is None:
                 return False
-            self._orphaned.discard(orphan)
-            self._late.append(orphan)
+            self._late.append((arena, lease.lease))
             return True
 
-    def end(self, attachment: int, boot_id: int) -> list[int]:
+    def end(self, attachment: int, arena: bytes) -> list[int]:
         """The session is over. Returns what its callers still hold."""
         with self._lock:
             self._ended = attachment
             held = sorted(self._held.pop(attachment, set()))
-            self._orphaned.update((boot_id, lease) for lease in held)
+            self._orphaned.update({(attachment, lease): arena for lease in held})
             return held
 
-    def take_late(self, boot_id: int) -> list[int]:
-        """Leases that were over too late, to be told to the daemon of this life, once.
+    def take_late(self, arena: bytes) -> list[int]:
+        """Leases that were over too late, to be told to the daemon of this arena, once.
 
-        What belongs to an earlier one is forgotten: its arena is gone.
+        What belongs to another arena is forgotten: that one is gone.
         """
         with self._lock:
-            late = [lease for boot, lease in self._late if boot == boot_id]
+            late = [lease for of, lease in self._late if of == arena]
             self._late = []
-            self._orphaned = {orphan for orphan in self._orphaned if orphan[0] == boot_id}
+            self._orphaned = {orphan: of for orphan, of in self._orphaned.items() if of == arena}
             return late

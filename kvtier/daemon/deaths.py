@@ -33,6 +33,14 @@ class Deaths:
         self._pidfds[session] = pidfd
         loop.add_reader(pidfd, self._died, session)
 
+    def forget(self, session: int) -> None:
+        """It needs no watching any more."""
+        if (pidfd := self._pidfds.pop(session, None)) is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+        if (timer := self._timers.pop(session, None)) is not None:
+            timer.cancel()
+
     def close(self) -> None:
         """Stop watching; nothing more is reported."""
         for pidfd in self._pidfds.values():

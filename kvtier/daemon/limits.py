@@ -23,10 +23,14 @@ def check_machine(config: Config) -> None:
     _check(config, limit_bytes, what)
 
 
-def check_free(config: Config) -> str | None:
-    """ConfigError when it does not fit right now; a warning in words when the mount is no shared memory."""
-    _check(config, machine.memory_available_bytes(), "the memory that is available now")
-    _check(config, machine.free_bytes(config.shm_dir), f"the free space of {config.shm_dir}")
+def check_free(config: Config, kept_bytes: int = 0) -> str | None:
+    """ConfigError when it does not fit right now; a warning in words when the mount is no shared memory.
+
+    kept_bytes: memory of the arena that is there already.
+    """
+    available_bytes = machine.memory_available_bytes() + kept_bytes
+    _check(config, available_bytes, "the memory that is available now")
+    _check(config, machine.free_bytes(config.shm_dir) + kept_bytes, f"the free space of {config.shm_dir}")
     kind = machine.filesystem(Path(config.shm_dir).resolve())
     if kind not in ("tmpfs", "ramfs", "hugetlbfs", ""):
         return f"shm_dir lies on {kind}, not on a tmpfs: the arena will be written to disk"

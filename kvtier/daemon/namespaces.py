@@ -46,6 +46,8 @@ class Namespaces:
         self._boot_id = boot_id
         self._id_of = id_of
         self._entries: dict[bytes, _Entry] = {}
+        # Of an earlier daemon, and not opened in this one's time: their fingerprints are not known yet.
+        self._unopened = {row["id"]: row for row in store.namespaces()}
 
     def open(
         self, fingerprint_json: str, chunk_bytes: int, label: str = "", epoch_below: int = 0
@@ -62,7 +64,13 @@ class Namespaces:
                 raise InvalidArgument(f"chunk_bytes is {chunk_bytes}; at least 1 is wanted")
             if len(self._entries) >= NAMESPACES_MAX:
                 raise LimitReached(f"{NAMESPACES_MAX} namespaces are open; no more are allowed")
+            unopened = self._unopened.get(id)
+            if unopened is not None and unopened["chunk_bytes"] != chunk_bytes:
+                raise _mismatch(id, chunk_bytes, unopened["chunk_bytes"])
             index = self._store.open_namespace(id, chunk_bytes)
+            if self._unopened.pop(id, None) is not None:
+                # The arena has outlived its daemon, and so have chunks of this very epoch in it.
+                epoch_below = self._store.epoch_below(index) or epoch_below
             entry = self._entries[id] = _Entry(index, chunk_bytes, fingerprint_json, shown(label))
             if self._storage is not None:
                 self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json, epoch_below)
@@ -71,9 +79,7 @@ class Namespaces:
                 f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"
             )
         elif entry.chunk_bytes != chunk_bytes:
-            raise NamespaceMismatch(
-                f"chunk_bytes is {chunk_bytes}; namespace {id.hex()} is known with {entry.chunk_bytes}"
-            )
+            raise _mismatch(id, chunk_bytes, entry.chunk_bytes)
         if label and not entry.label:
             entry = self._entries[id] = replace(entry, label=shown(label))
         return self._info(id, entry, self._counted().get(entry.index, {}))
@@ -94,14 +100,22 @@ class Namespaces:
                 f"namespace_id has {len(id)} bytes; {NAMESPACE_ID_BYTES} are wanted (see kvtier ls)"
             )
         entry = self._entries.get(id)
-        if entry is None:
-            raise UnknownNamespace(f"namespace {id.hex()} is not known to this daemon")
-        return entry.index
+        if entry is not None:
+            return entry.index
+        if id in self._unopened:
+            return int(self._unopened[id]["index"])
+        raise UnknownNamespace(f"namespace {id.hex()} is not known to this daemon")
 
     async def clear(self, id: bytes) -> int:
         """Make every chunk of the namespace unreadable; how many there were."""
         index = self.index(id)
-        self._entries[id] = replace(self._entries[id], cleared=True)
+        if id in self._unopened and self._storage is not None and self._storage.on:
+            raise UnknownNamespace(
+                f"namespace {id.hex()} is an earlier daemon's, and no engine has opened it since: "
+                "what lies on storage could not be cleared"
+            )
+        if id in self._entries:
+            self._entries[id] = replace(self._entries[id], cleared=True)
         chunks = self._store.clear_namespace(index)
         if self._storage is not None:
             # A walk over the catalog, which may be large: the loop goes on meanwhile.
@@ -109,27 +123,26 @@ class Namespaces:
         return chunks
 
     def list(self) -> tuple[NamespaceInfo, ...]:
-        """All of them, in the order they were opened."""
+        """All of them, in the order they were opened; then those with chunks that nobody has opened yet."""
         counted = self._counted()
-        return tuple(
-            self._info(id, entry, counted.get(entry.index, {})) for id, entry in self._entries.items()
-        )
+        entries = self._entries | {
+            id: _Entry(row["index"], row["chunk_bytes"], "{}", "(of an earlier daemon)")
+            for id, row in self._unopened.items()
+            if counted[row["index"]]["chunks"]
+        }
+        return tuple(self._info(id, entry, counted.get(entry.index, {})) for id, entry in entries.items())
 
     def _counted(self) -> dict[int, dict[str, Any]]:
         below = {} if self._storage is None else self._storage.namespaces()
         counted = {row["index"]: dict(row) for row in self._store.namespaces()}
         for index, row in below.items():
-            counted.setdefault(index, {}).update(
-                storage=row["state"],
-                storage_records=row["records"],
-                storage_bytes=row["bytes"],
-                storage_hosts=row["hosts"],
-            )
+            of = counted.setdefault(index, {})
+            of["storage"] = row["state"]
+            of |= {f"storage_{name}": row[name] for name in row if name not in ("index", "state")}
         return counted
 
     def _info(self, id: bytes, entry: _Entry, row: dict[str, Any]) -> NamespaceInfo:
-        counts: tuple[str, ...] = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
-        counts += ("storage_records", "storage_bytes", "storage_hosts")
+        counts = ("epoch", "chunks", "bytes", "hits", "misses", "stores", "evictions")
         return NamespaceInfo(
             id=id,
             index=entry.index,
@@ -137,6 +150,12 @@ class Namespaces:
             fingerprint_json=entry.fingerprint_json,
             boot_id=self._boot_id,
             label=entry.label,
-            storage=row.get("storage", ""),
             **{name: row.get(name, 0) for name in counts},
+            **{name: value for name, value in row.items() if name.startswith("storage")},
         )
+
+
+def _mismatch(id: bytes, chunk_bytes: int, known_bytes: int) -> NamespaceMismatch:
+    return NamespaceMismatch(
+        f"chunk_bytes is {chunk_bytes}; namespace {id.hex()} is known with {known_bytes}"
+    )

@@ -1,8 +1,9 @@
 """One daemon's life: start, serve, drain, stop. The one place that wires concrete things together.
 
-Start   address claimed -> arena files -> store -> storage -> sessions -> gRPC -> HTTP -> ready
-Stop    no new leases -> wait for those out, bounded -> gRPC and sessions end -> storage -> store -> files
-        removed
+Start   address claimed -> arena files, kept or made anew -> store -> storage -> sessions -> gRPC -> HTTP
+        -> ready
+Stop    no new leases -> wait for those out, bounded -> gRPC and sessions end -> storage -> store. The arena
+        stays for the next daemon
 
 A signal (SIGTERM, SIGINT, SIGHUP) begins the stop; a second one skips the waiting.
 """
@@ -34,7 +35,8 @@ from kvtier.daemon.notify import notify
 from kvtier.daemon.sessions import Sessions, SharedFds
 from kvtier.daemon.storage import StorageTier
 from kvtier.errors import ConfigError, InvalidArgument
-from kvtier.io.native import Store
+from kvtier.io.native import Store, why_not_kept
+from kvtier.io.process import host_boot
 from kvtier.io.shm import ArenaFiles, memfd
 from kvtier.metrics import POPULATION_FAILED, StatsCollector
 from kvtier.sizes import show_size
@@ -49,10 +51,14 @@ STORAGE_LOOK_S: Final = 1.0
 
 
 class Daemon:
-    """Built from a checked configuration; `run` returns when it has stopped and removed its files."""
+    """Built from a checked configuration; `run` returns when it has stopped."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, fresh: bool = False) -> None:
+        """fresh: start with an empty arena, whatever an earlier daemon has left."""
         self._config = config
+        self._fresh = fresh
+        # Where the kernel does not name its boot, no later daemon can know that it is the same one.
+        self._host_boot = host_boot() or secrets.token_bytes(16)
         self._clock = clock or MonotonicClock()
         self._log = logs.get("daemon")
         self._boot_id = secrets.randbits(64) | 1
@@ -120,15 +126,19 @@ class Daemon:
         stack.callback(claim.release)
         files = ArenaFiles(config.shm_dir)
         stack.callback(files.close)
-        if files.leftover_bytes:
-            self._log.warning("replaced what an earlier daemon left", bytes=files.leftover_bytes)
-        if warning := check_free(config):
+        if reason := self._why_not_kept(files):
+            if files.found_bytes:
+                self._log.warning("starting empty", reason=reason, bytes=files.found_bytes)
+            files.make_anew()
+        if warning := check_free(config, 0 if reason else files.found_bytes):
             self._log.warning(warning)
         doorbell_fd = memfd("kvtier-doorbell")
         stack.callback(os.close, doorbell_fd)
 
-        self._store = self._make_store(files, doorbell_fd)
+        self._store = self._make_store(files, doorbell_fd, keep=not reason)
         stack.callback(self._store.stop)
+        if not reason:
+            self._log_restart()
         self._storage = StorageTier(config, self._store, self._boot_id)
         stack.push_async_callback(self._stop_storage)
         await asyncio.to_thread(self._storage.check)
@@ -150,6 +160,7 @@ class Daemon:
         self._http = self._start_http(stack)
         for watching in (self._watch_population(), self._watch_storage()):
             stack.callback(asyncio.create_task(watching).cancel)
+        files.settle()
         self._log.info(
             "serving",
             address=str(claim.address),
@@ -168,7 +179,35 @@ class Daemon:
         wait_s = self._config.drain_timeout if in_order else 0.0
         await asyncio.to_thread(self._storage.stop, wait_s)
 
-    def _make_store(self, files: ArenaFiles, doorbell_fd: int) -> Store:
+    def _why_not_kept(self, files: ArenaFiles) -> str:
+        config = self._config
+        if self._fresh:
+            return "--fresh was given"
+        if files.unfit:
+            return files.unfit
+        try:
+            return why_not_kept(
+                data_fd=files.data_fd,
+                meta_fd=files.meta_fd,
+                dram_bytes=config.dram,
+                slab_bytes=config.slab,
+                slots_max=config.slots_max,
+                host_boot=self._host_boot,
+            )
+        except (ValueError, OSError, RuntimeError) as error:
+            raise ConfigError(f"the arena cannot be made: {error}") from None
+
+    def _log_restart(self) -> None:
+        stats = self._store.stats()
+        names = ("kept", "quarantined", "unfinished", "cleared", "damaged")
+        self._log.info(
+            "kept the arena of an earlier daemon",
+            restarts=stats["restarts"],
+            seconds=stats["restart_us"] / 1e6,
+            **{name: stats[f"restart_{name}"] for name in names},
+        )
+
+    def _make_store(self, files: ArenaFiles, doorbell_fd: int, *, keep: bool) -> Store:
         config = self._config
         try:
             return Store(
@@ -181,6 +220,8 @@ class Daemon:
                 policy=config.policy,
                 boot_id=self._boot_id,
                 lease_ms=round(config.lease_timeout * 1000),
+                host_boot=self._host_boot,
+                keep=keep,
             )
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             raise ConfigError(f"the arena cannot be made: {error}") from None
@@ -285,11 +326,13 @@ class Daemon:
         return sum(info.read_leases + info.write_leases for info in self._sessions.list())
 
 
-def serve(config: Config, on_ready: Callable[[Daemon], None] = lambda _: None) -> None:
-    """Run one daemon in this process until it is told to stop."""
+def serve(
+    config: Config, on_ready: Callable[[Daemon], None] = lambda _: None, *, fresh: bool = False
+) -> None:
+    """Run one daemon in this process until it is told to stop. fresh: see `Daemon`."""
 
     async def main() -> None:
-        await Daemon(config).run(on_ready)
+        await Daemon(config, fresh=fresh).run(on_ready)
 
     try:
         asyncio.run(main())

@@ -16,6 +16,7 @@ from kvtier.daemon.faults import Context, stream, unary
 from kvtier.daemon.namespaces import Namespaces
 from kvtier.daemon.sessions import Sessions
 from kvtier.errors import InvalidArgument, ProtocolMismatch, UnknownLease
+from kvtier.io.fdpass import HELD_MAX
 from kvtier.io.native import SlotRefs, Store
 from kvtier.types import KEY_BYTES_MAX, KEY_BYTES_MIN, PROTOCOL_VERSION, ChunkInfo, DaemonStats
 from kvtier.wire import codec
@@ -53,7 +54,13 @@ class Service:
     @unary
     async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:
         _check_version(request.protocol_version)
-        return codec.attach_to_proto(self._sessions.grant(request.client, request.pid, request.group))
+        if len(request.former.held) > HELD_MAX:
+            raise InvalidArgument(
+                f"{len(request.former.held)} leases are held; at most {HELD_MAX} can be named"
+            )
+        former = codec.former_from_proto(request.former) if request.HasField("former") else None
+        grant = self._sessions.grant(request.client, request.pid, request.group, former)
+        return codec.attach_to_proto(grant)
 
     @stream
     async def Session(self, request: pb.SessionRequest, context: Context) -> AsyncIterator[pb.SessionEvent]:

@@ -25,12 +25,14 @@ from kvtier import logs
 from kvtier.clock import Clock
 from kvtier.daemon.deaths import Deaths
 from kvtier.daemon.names import shown
+from kvtier.daemon.survivors import Survivors
 from kvtier.errors import Draining, LimitReached, UnknownSession
 from kvtier.io import fdpass
 from kvtier.io.native import Store
 from kvtier.io.pidfd import has_ended, peer_pidfd
+from kvtier.io.process import pid_space, start_ticks
 from kvtier.io.shm import memfd
-from kvtier.types import PROTOCOL_VERSION, TOKEN_BYTES, AttachGrant, SessionInfo
+from kvtier.types import PROTOCOL_VERSION, TOKEN_BYTES, AttachGrant, FormerSession, SessionInfo
 
 SESSIONS_MAX: Final = 256
 PENDING_MAX: Final = 64
@@ -48,6 +50,7 @@ class _Known:
     group: str
     opened_s: float
     has_ring: bool
+    former: FormerSession | None = None
 
 
 class SharedFds(NamedTuple):
@@ -73,17 +76,20 @@ class Sessions:
         self._log = logs.get("sessions")
         self._pending: OrderedDict[bytes, tuple[_Known, float]] = OrderedDict()
         self._known: dict[int, _Known] = {}
-        self._last = 0
+        self._last = store.last_session()
+        self._space = pid_space()
         self._strangers = 0
         self._draining = False
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaths = Deaths(lambda session: self._store.close_session(session, True))
+        self._survivors = Survivors(store, self._deaths)
 
     # ---- lifecycle ----
 
     def start(self) -> None:
-        """Listen on the session socket (0600)."""
+        """Look after an earlier daemon's sessions, and listen on the session socket (0600)."""
+        self._survivors.start()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(str(self._path))
         self._path.chmod(0o600)
@@ -108,12 +114,12 @@ class Sessions:
 
     # ---- what the service asks for ----
 
-    def grant(self, client: str, pid: int, group: str) -> AttachGrant:
-        """A one-time token for a session that does not exist yet."""
+    def grant(self, client: str, pid: int, group: str, former: FormerSession | None = None) -> AttachGrant:
+        """A one-time token for a session that does not exist yet. former: heard once it does."""
         self._expire_pending()
         if len(self._pending) >= PENDING_MAX:
             raise LimitReached(f"{PENDING_MAX} attaches are pending; no more are allowed")
-        known = self._new(client, pid, group, has_ring=True)
+        known = replace(self._new(client, pid, group, has_ring=True), former=former)
         token = secrets.token_bytes(TOKEN_BYTES)
         self._pending[token] = known, self._clock.now_s() + TOKEN_LIFE_S
         return AttachGrant(PROTOCOL_VERSION, self._boot_id, known.session, token, str(self._path))
@@ -121,7 +127,7 @@ class Sessions:
     def open_plain(self, client: str) -> int:
         """A session without shared memory; whoever opens it must `close_plain` it."""
         known = self._new(client, 0, "", has_ring=False)
-        self._open(known, None)
+        self._open(known, None, 0)
         return known.session
 
     def close_plain(self, session: int) -> None:
@@ -159,10 +165,21 @@ class Sessions:
             has_ring,
         )
 
-    def _open(self, known: _Known, ring_fd: int | None) -> None:
+    def _open(self, known: _Known, ring_fd: int | None, pid: int) -> None:
+        """pid: of the process, in our PID namespace; 0 when it is not seen from there."""
         group = int.from_bytes(hashlib.sha256(known.group.encode()).digest()[:8], "little")
-        self._store.open_session(known.session, group, known.pid, ring_fd)
+        self._store.open_session(
+            known.session,
+            group,
+            known.pid,
+            ring_fd,
+            start=start_ticks(pid) if pid > 0 else 0,
+            space=self._space if pid > 0 else 0,
+            maps=known.has_ring,
+        )
         self._known[known.session] = known
+        if known.former is not None:
+            self._survivors.heard(known.former, group)
 
     def _info(self, known: _Known, held: dict[str, Any]) -> SessionInfo:
         counts = ("read_leases", "write_leases", "pinned_slots", "reserved_slots")
@@ -258,7 +275,7 @@ class Sessions:
         pidfd = peer_pidfd(connection, pid)
         said = fdpass.Farewell()
         try:
-            self._open(known, ring_fd)
+            self._open(known, ring_fd, pid)
             shared = self._shared
             fds = [shared.data, shared.meta, ring_fd, shared.doorbell, shared.catalog]
             fdpass.send_descriptors(connection, fds)

@@ -6,6 +6,7 @@ engines find nothing.
 import contextlib
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ class StorageTier:
         self._log = logs.get("storage")
         self._started = False
         self._noticed: dict[str, str] = {}  # "" for the tier, else a namespace's index: its last state
+        self._chosen: dict[int, str] = {}  # a namespace's index: the codec that was found out last
         with contextlib.ExitStack() as undo:
             catalog_fd = memfd("kvtier-catalog")
             undo.callback(os.close, catalog_fd)
@@ -128,7 +130,9 @@ class StorageTier:
 
     def notice(self) -> None:
         """Once a second or so: a line in the log for whatever has changed since the last look."""
-        states = {"": self.state()} | {str(ns): row["state"] for ns, row in self.namespaces().items()}
+        namespaces = self.namespaces()
+        self._notice_codecs(namespaces.values())
+        states = {"": self.state()} | {str(ns): row["state"] for ns, row in namespaces.items()}
         for name, state in states.items():
             kind, colon, _ = state.partition(":")
             if kind == "opening" and colon:  # and why not: that one is not merely new
@@ -140,6 +144,15 @@ class StorageTier:
                 self._log.warning("storage", state=state, **({"namespace": name} if name else {}))
             elif before in ("unopened", "down", "failing", "full"):
                 self._log.info("storage is back", was=before)
+
+    def _notice_codecs(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["codec_tried"] and self._chosen.get(row["index"]) != row["codec"]:
+                self._chosen[row["index"]] = row["codec"]
+                figures = {name: round(row[f"codec_{name}"], 3) for name in ("share", "write", "read")}
+                self._log.info(
+                    "codec", namespace=row["index"], codec=row["codec"], tried=row["codec_tried"], **figures
+                )
 
     def stop(self, wait_s: float) -> None:
         """Write what is queued and leave, within `wait_s`; a medium that hangs is left behind."""

@@ -68,13 +68,20 @@ class LocalDaemon:
 
     # ---- life ----
 
-    def start(self, ready_s: float = READY_S) -> Self:
-        """Start it and wait until it answers. KVTierError with the end of its log when it does not."""
+    def start(self, ready_s: float = READY_S, *, fresh: bool = False) -> Self:
+        """Start it and wait until it answers. KVTierError with the end of its log when it does not.
+
+        fresh: with an empty arena; else what it has left is served again.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KVTIER_")}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                [*self.command, *(["--fresh"] if fresh else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
         try:
             self._wait_ready(ready_s)
@@ -156,10 +163,11 @@ class LocalDaemon:
         return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
 
     def leftovers(self) -> list[str]:
-        """After a stop: files that should be gone."""
+        """After a stop: files that should be gone. The arena itself stays, on purpose."""
         sockets = self.directory.glob("*.sock*")
         arena = self.shm_dir.glob("*") if self.shm_dir.exists() else ()
-        return sorted(str(path) for path in (*sockets, *arena))
+        kept = ("arena.data", "arena.meta")
+        return sorted(str(path) for path in (*sockets, *arena) if path.name not in kept)
 
 
 def held(stats: DaemonStats) -> list[str]:

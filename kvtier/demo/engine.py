@@ -121,9 +121,9 @@ class _Show:
 
         second.kill()
         self._all_given_back()
-        with self._step("the daemon ends and starts again: DRAM is empty, what there was is on storage"):
+        with self._step("the daemon ends and starts again with an empty arena: what there was is on storage"):
             self._daemon.stop()
-            self._daemon.start()
+            self._daemon.start(fresh=True)
         with self._step("a third engine process"):
             third = self._engine("third", kvtier=True)
             self._ready(third)

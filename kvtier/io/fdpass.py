@@ -18,8 +18,8 @@ REFUSED: Final = b"\x00"
 DRAINED: Final = b"\x02"
 _LEAVING: Final = b"\x03"
 _LEASE: Final = struct.Struct("<Q")
-_HELD_MAX: Final = 8192
-FAREWELL_BYTES_MAX: Final = 2 + _LEASE.size * _HELD_MAX
+HELD_MAX: Final = 8192
+FAREWELL_BYTES_MAX: Final = 2 + _LEASE.size * HELD_MAX
 DESCRIPTORS: Final = 5
 REASON_BYTES_MAX: Final = 512
 
@@ -47,7 +47,7 @@ def leaving(held: list[int], *, copies: bool) -> bytes:
 
     Too many leases to name are not named: then all are taken for held.
     """
-    if len(held) > _HELD_MAX:
+    if len(held) > HELD_MAX:
         return b""
     return _LEAVING + bytes([copies]) + b"".join(_LEASE.pack(lease) for lease in held)
 

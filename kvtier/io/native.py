@@ -29,6 +29,7 @@ from tpu_sync_native import (
     read_lease,
     ring_bytes,
     scan_segment,
+    why_not_kept,
 )
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "read_lease",
     "ring_bytes",
     "scan_segment",
+    "why_not_kept",
 ]

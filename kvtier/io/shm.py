@@ -1,10 +1,13 @@
 """The arena's files: `arena.data` (payload) and `arena.meta` (index), under the flock `arena.lock`.
 
 1. `private_dir` makes or checks the directory: ours, 0700.
-2. `ArenaFiles` takes the lock; a second daemon fails here, before it touches anything.
-3. What an earlier daemon left behind is removed: its engines hold descriptors of files without a name then
-   and find out by the boot id.
-4. Both files are made anew, exclusively, 0600. `close` removes them, then the lock.
+2. `ArenaFiles` takes the lock; a second daemon fails here, before it touches anything. The lock is held until
+   the last thread of a killed daemon has ended, so nothing of it still reads from storage into the arena.
+3. What an earlier daemon left behind is opened. Whether it can be kept is the native store's to say.
+4. If not, `make_anew` removes it and makes both files, exclusively, 0600: engines that still map the former
+   ones hold files without a name, and find out by the end of their connection.
+5. `close` gives the lock back. The files stay for the next daemon, unless they were made anew and never
+   served (`settle`), or are to be gone (`remove`).
 """
 
 import os
@@ -58,28 +61,67 @@ class ArenaFiles:
                 f"shm_dir = {str(directory)!r} cannot be written to: {error.strerror}"
             ) from None
         self._open_fds: list[int] = []
+        self._unsettled = False
+        self.found_bytes = 0
+        """Memory of what an earlier daemon has left behind."""
         try:
-            self.leftover_bytes = sum(_remove(directory / name) for name in _NAMES)
-            """What an earlier daemon had left behind, removed now."""
-            self.data_fd, self.meta_fd = (self._create(directory / name) for name in _NAMES)
-            self.meta_read_only_fd = os.open(directory / "arena.meta", os.O_RDONLY | os.O_CLOEXEC)
-            self._open_fds.append(self.meta_read_only_fd)
+            self.unfit = self._open(os.O_RDWR) if any(map(_exists, self._paths())) else "there is none"
+            """Why these files can be nobody's arena, in words; empty: both are open."""
         except BaseException:
             self.close()
             raise
 
+    def make_anew(self) -> None:
+        """Remove what is there, and make both files."""
+        self.remove()
+        self._unsettled = True
+        if reason := self._open(os.O_RDWR | os.O_CREAT | os.O_EXCL):
+            raise ConfigError(f"shm_dir = {str(self._directory)!r}: {reason}")
+
+    def settle(self) -> None:
+        """They are an arena that serves: from now on they outlive this object."""
+        self._unsettled = False
+
+    def remove(self) -> None:
+        """The files are gone; their memory is, as soon as no engine maps them any more."""
+        self._close_fds()
+        for path in self._paths():
+            path.unlink(missing_ok=True)
+
     def close(self) -> None:
-        """Remove the files, then give the lock back. Idempotent."""
-        for name in _NAMES:
-            (self._directory / name).unlink(missing_ok=True)
-        while self._open_fds:
-            os.close(self._open_fds.pop())
+        """Give the lock back. Idempotent."""
+        if self._unsettled:
+            self.remove()
+            self._unsettled = False
+        self._close_fds()
         self._lock.release()
 
-    def _create(self, path: Path) -> int:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._open_fds.append(fd)
-        return fd
+    def _paths(self) -> tuple[Path, ...]:
+        return tuple(self._directory / name for name in _NAMES)
+
+    def _close_fds(self) -> None:
+        while self._open_fds:
+            os.close(self._open_fds.pop())
+
+    def _open(self, flags: int) -> str:
+        fds = []
+        for path in self._paths():
+            try:
+                fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                return f"{path.name} cannot be opened: {error.strerror}"
+            self._open_fds.append(fd)
+            fds.append(fd)
+            status = os.fstat(fd)
+            self.found_bytes += 0 if self._unsettled else status.st_blocks * 512
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                return f"{path.name} is not a file of one name"
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                return f"{path.name} has mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}"
+        self.data_fd, self.meta_fd = fds
+        self.meta_read_only_fd = os.open(self._paths()[1], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._open_fds.append(self.meta_read_only_fd)
+        return ""
 
 
 def memfd(name: str) -> int:
@@ -92,10 +134,5 @@ def read_only(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _remove(path: Path) -> int:
-    try:
-        size_bytes = path.stat(follow_symlinks=False).st_size
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return size_bytes
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)

@@ -3,7 +3,7 @@
 from typing import Final
 
 import kvtier.wire._gen.kvtier_pb2 as pb
-from kvtier.types import AttachGrant, ChunkInfo, DaemonStats, NamespaceInfo, SessionInfo
+from kvtier.types import AttachGrant, ChunkInfo, DaemonStats, FormerSession, NamespaceInfo, SessionInfo
 
 ERROR_KIND_METADATA: Final = "kvtier-error"
 """Trailing metadata of a failed call: the class name in kvtier.errors."""
@@ -31,6 +31,23 @@ def attach_from_proto(message: pb.AttachReply) -> AttachGrant:
         session=message.session,
         token=message.token,
         session_socket=message.session_socket,
+    )
+
+
+def former_to_proto(value: FormerSession) -> pb.FormerSession:
+    """FormerSession -> message."""
+    return pb.FormerSession(
+        boot_id=value.boot_id, session=value.session, held=value.held, copies=value.copies
+    )
+
+
+def former_from_proto(message: pb.FormerSession) -> FormerSession:
+    """Message -> FormerSession."""
+    return FormerSession(
+        boot_id=message.boot_id,
+        session=message.session,
+        held=tuple(message.held),
+        copies=message.copies,
     )
 
 

@@ -129,7 +129,7 @@ def test_a_session_that_says_a_word_not_in_the_protocol_ends(daemon, control):
 
 
 def test_another_protocol_version_is_refused_with_both(control):
-    with pytest.raises(ProtocolMismatch, match="version 99, this daemon 2"):
+    with pytest.raises(ProtocolMismatch, match="version 99, this daemon 3"):
         control.attach("test", "", protocol_version=99)
 
 

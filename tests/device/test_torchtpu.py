@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from kvtier_connectors.vllm_torchtpu import TPURaidenOffloadingConnector, interface
-from kvtier_connectors.vllm_torchtpu.connector import rows_of
-from test_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored
+from kvtier_connectors.vllm_torchtpu.connector import in_rows, rows_of
+from test_tpu_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored
 from torchtpu_wheel import Call, interface_of
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
@@ -129,9 +129,22 @@ def test_layers_that_share_storages_are_rows(rig: Rig) -> None:
     caches = Runner(rig).registered
     assert [tuple(one.tensor.shape) for one in caches.tensors] == [(BLOCKS, PAGE_BYTES)] * LAYERS
     assert [ref.tensor_idx for ref in caches.group_data_refs[0]] == [0, 1]
-    with pytest.raises(ValueError, match="equal blocks"):
+    with pytest.raises(ValueError, match="block by block"):
         rows_of({"odd": rig.cache.layers[0]}, BLOCKS - 1, groups=1)
     assert len(rows_of({"one": rig.cache.layers[0]}, BLOCKS, groups=3).group_data_refs) == 3
+
+
+def test_only_what_lies_block_by_block_is_moved_in_rows() -> None:
+    """Elsewhere a row would be parts of several blocks: wrong tokens."""
+    pool = torch.zeros(6 * BLOCKS * 8)
+    assert in_rows(pool.view(BLOCKS, 2, 24), BLOCKS)
+    assert in_rows(pool.view(BLOCKS * 3, 16), BLOCKS)  # three kernel blocks a block
+    assert in_rows(pool.view(BLOCKS, 48)[:, 16:32], BLOCKS)  # a layer within the row
+    assert in_rows(pool.view(BLOCKS, 2, 24).transpose(0, 1), BLOCKS)
+    assert not in_rows(pool.view(2, BLOCKS, 24), BLOCKS)  # keys before values
+    assert not in_rows(pool.view(2, BLOCKS, 24)[0], BLOCKS)  # layers one after another
+    with pytest.raises(ValueError, match="block by block"):
+        rows_of({"mamba": [pool.view(2, BLOCKS, 24)]}, BLOCKS, groups=1)
 
 
 @pytest.mark.parametrize("inline", [False, True])

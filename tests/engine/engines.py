@@ -57,6 +57,7 @@ class Engine(EngineProcess):
         engine: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         extra_config: dict[str, Any] | None = None,
+        connector: dict[str, Any] | None = None,
         wait: bool = True,
     ) -> None:
         options: dict[str, Any] = {
@@ -73,8 +74,7 @@ class Engine(EngineProcess):
             environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(environment or {})},
             program=[str(Path(__file__).with_name("engine_child.py"))],
         )
-        connector = None
-        if address is not None and extra_config:
+        if connector is None and address is not None and extra_config:
             connector = {**CONNECTOR, "kv_connector_extra_config": extra_config}
         self.start(model.path, options, connector)
         if wait:

@@ -18,7 +18,8 @@ class Host(Daemon):
         return len(self.stats().sessions)
 
     def has_namespace(self) -> bool:
-        return bool(self.stats().namespaces)
+        """An engine has opened one; those that an earlier daemon left have no fingerprint before."""
+        return any(namespace.fingerprint_json != "{}" for namespace in self.stats().namespaces)
 
     def chunks(self) -> int:
         """Readable chunks, of all namespaces."""

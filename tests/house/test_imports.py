@@ -76,7 +76,7 @@ DOORS = {
     "fsspec": re.compile(r"^kvtier/io/objects\.py$"),
     "prometheus_client": re.compile(r"^kvtier/(daemon/.*|metrics)\.py$"),
     "torch": re.compile(r"^((kvtier_)?connectors/|kvtier/demo/|kvtier/bench/).*$"),
-    "vllm": re.compile(r"^((kvtier_)?connectors/vllm_connector/|kvtier/demo/|kvtier/bench/).*$"),
+    "vllm": re.compile(r"^((kvtier_)?connectors/vllm_\w+/|kvtier/demo/|kvtier/bench/).*$"),
 }
 
 

@@ -61,7 +61,7 @@ class Host:
     def die_and_come_back(self) -> None:
         self.before = self.counts()
         self.daemon.kill()
-        self.daemon.start()
+        self.daemon.start(fresh=True)
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """Blocks between the arena and buffers behind PJRT, while compiled steps replace these buffers."""
 
+import threading
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from pjrt_device import Plugin, Pool, engine_over
+
+from tpu_sync_native import _core
 
 PAGE = 4096
 BLOCKS = 64
@@ -21,7 +24,7 @@ def loaded() -> Plugin:
 @pytest.fixture
 def plugin(loaded: Plugin) -> Iterator[Plugin]:
     yield loaded
-    for name in ("donate_aliased", "launches_in_queue", "bytes_per_s", "strict"):
+    for name in ("queue_gate", "donate_aliased", "launches_in_queue", "bytes_per_s", "strict"):
         loaded.set(name, 0)
     assert loaded.left() == {}
 
@@ -80,6 +83,30 @@ def test_blocks_travel_while_steps_go_on(plugin: Plugin, donate: bool) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize(
+    "donate", [False, True], ids=["a step copies what is held", "a step writes in place"]
+)
+def test_what_is_held_under_a_later_step(plugin: Plugin, donate: bool) -> None:
+    """A store that is still queued reads what it was given for, but for blocks that the step writes."""
+    plugin.set("donate_aliased", int(donate))
+    pool = Pool(plugin, BLOCKS, PAGE)
+    stored = pool.truth[:PER_CHUNK].copy()
+    arena = np.zeros(CHUNK, np.uint8)
+    engine = engine_over(plugin, arena)
+    layout = engine.add_layout([(0, PAGE, PAGE)], BLOCKS, PER_CHUNK)
+    plugin.set("queue_gate", 1)
+    blocks = np.arange(PER_CHUNK)
+    engine.submit(1, "store", [layout], [PER_CHUNK], blocks, blocks, refs([0]), pool.handles)
+    pool.step(2)
+    plugin.set("queue_gate", 0)
+    assert engine.wait([1], 30)
+    assert [row[:2] for row in engine.poll()] == [(1, True)]
+    if donate:
+        stored[2] = pool.truth[2]
+    assert np.array_equal(arena.reshape(PER_CHUNK, PAGE), stored)
+    engine.close()
+
+
 def launch_delay_s(plugin: Plugin, pool: Pool, inflight_bytes: int) -> float:
     """How long a step takes that is launched under a large store, on a queue that both share."""
     arena = np.zeros(pool.truth.size, np.uint8)
@@ -115,6 +142,19 @@ def test_a_launch_waits_for_no_more_than_is_under_way(plugin: Plugin) -> None:
     much = launch_delay_s(plugin, pool, 16 << 20)
     little = launch_delay_s(plugin, pool, 1 << 20)
     assert little < much / 4, f"{little * 1e3:.0f} ms behind 1 MiB, {much * 1e3:.0f} ms behind 16 MiB"
+
+
+def test_mapping_a_large_arena_stops_no_other_thread(plugin: Plugin) -> None:
+    plugin.set("map_gate", 1)
+    made: list[_core.CopyEngine] = []
+    maker = threading.Thread(target=lambda: made.append(engine_over(plugin, np.zeros(CHUNK, np.uint8))))
+    maker.start()
+    while maker.is_alive() and not plugin.ask("maps_waiting"):
+        pass
+    plugin.set("map_gate", 0)
+    maker.join(30)
+    assert made[0].capabilities()["kernel"].endswith("arena mapped")
+    made[0].close()
 
 
 def test_a_failed_copy_fails_the_job_and_the_next_works(plugin: Plugin) -> None:

@@ -48,7 +48,7 @@ def test_the_tree_is_frozen():
         ({"storage_segment": "4KiB"}, ["storage_segment = '4KiB'", "1MiB to 16GiB"]),
         ({"storage_quota": "1MiB"}, ["storage_quota = '1MiB'", "below 16MiB"]),
         ({"storage_namespace_quota": "-1"}, ["storage_namespace_quota = '-1'", "size"]),
-        ({"storage_codec": "zip"}, ["storage_codec = 'zip'", "'raw', 'lz4', 'lz4-shuffle2' or"]),
+        ({"storage_codec": "zip"}, ["storage_codec = 'zip'", "'lz4-shuffle4' or 'auto'"]),
         ({"storage_poll": "1ms"}, ["storage_poll = '1ms'", "below 50ms"]),
         ({"storage_poll": "1m"}, ["storage_dead_after", "5 times storage_poll", "300s"]),
         ({"storage_threads": "0"}, ["storage_threads = '0'", "greater"]),

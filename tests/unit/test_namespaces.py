@@ -6,15 +6,15 @@ from kvtier.client.namespace import Namespace
 from kvtier.daemon import namespaces
 from kvtier.daemon.namespaces import Namespaces
 from kvtier.errors import FingerprintMismatch, LimitReached, NamespaceMismatch
-from kvtier.format.fingerprint import canonical_json
+from kvtier.format.fingerprint import canonical_json, namespace_id
 from kvtier.types import UNCONFIRMED_CLEAR
 
 
 class Counting:
     """The part of a store that namespaces use."""
 
-    def __init__(self):
-        self.opened = []
+    def __init__(self, earlier=()):
+        self.opened = list(earlier)
         self.epoch = 0
 
     def epoch_below(self, index):
@@ -28,7 +28,11 @@ class Counting:
         return len(self.opened) - 1
 
     def namespaces(self):
-        return [{"index": 0, "epoch": 3, "chunks": 2, "bytes": 8192, "hits": 1}]
+        counts = {"epoch": 3, "chunks": 2, "bytes": 8192, "hits": 1}
+        return [
+            {"index": index, "id": id, "chunk_bytes": chunk_bytes} | counts
+            for index, (id, chunk_bytes) in enumerate(self.opened)
+        ]
 
 
 class Below:
@@ -76,6 +80,34 @@ def test_the_store_is_asked_once_and_counts_are_its():
     )
 
 
+def test_what_an_earlier_daemon_left_is_known_by_its_id_alone():
+    id = namespace_id(text("a"))
+    known = Namespaces(Counting(earlier=[(id, 4096)]), boot_id=1)
+    assert known.index(id) == 0
+    (listed,) = known.list()
+    assert (listed.id, listed.chunks, listed.fingerprint_json, listed.label) == (
+        id,
+        2,
+        "{}",
+        "(of an earlier daemon)",
+    )
+    with pytest.raises(NamespaceMismatch, match=r"chunk_bytes is 8192; namespace .* is known with 4096"):
+        known.open(text("a"), 8192)
+    opened = known.open(text("a"), 4096, label="mine")
+    assert [info.label for info in known.list()] == ["mine"]
+    assert opened.fingerprint_json == text("a")
+
+
+@pytest.mark.parametrize(("left", "remembered", "told"), [(3, 0, 3), (3, 2, 3), (0, 2, 2), (0, 0, 0)])
+def test_an_arena_that_outlives_its_daemon_goes_on_in_its_epoch(left, remembered, told):
+    store, below = Counting(earlier=[(namespace_id(text("a")), 4096)]), Below()
+    store.epoch = left
+    known = Namespaces(store, boot_id=2, storage=below)
+    id = known.open(text("a"), 4096, epoch_below=remembered).id
+    assert below.told == told
+    assert known.contradicts(id, remembered) == (remembered not in (0, left))
+
+
 def test_their_number_is_bounded(monkeypatch):
     monkeypatch.setattr(namespaces, "NAMESPACES_MAX", 2)
     known = Namespaces(Counting(), boot_id=1)
@@ -97,9 +129,9 @@ def test_who_remembers_another_epoch_than_who_came_first():
     asyncio.run(known.clear(id))  # whatever it was, it is of nobody's old weights now
     assert not known.contradicts(id, 2)
     below = Below()
-    Namespaces(store, boot_id=1, storage=below).open(text("a"), 4096, epoch_below=2)
+    Namespaces(Counting(), boot_id=1, storage=below).open(text("a"), 4096, epoch_below=2)
     assert below.told == 2
-    without = Namespaces(store, boot_id=1)
+    without = Namespaces(Counting(), boot_id=1)
     assert not without.contradicts(without.open(text("a"), 4096).id, 2)
 
 

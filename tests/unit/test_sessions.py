@@ -21,7 +21,15 @@ class Written:
         self.calls = []
         self.closed = asyncio.Event()
 
-    def open_session(self, session, group, pid, ring_fd):
+    def last_session(self):
+        return 0
+
+    def restored_sessions(self):
+        return []
+
+    def open_session(self, session, group, pid, ring_fd, *, start, space, maps):
+        assert maps == (ring_fd is not None)
+        assert (start > 0) == (space > 0) == maps
         self.calls.append(("open", session, group, pid, ring_fd is not None))
 
     def close_session(self, session, drained, held=None):

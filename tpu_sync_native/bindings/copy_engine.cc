@@ -92,7 +92,8 @@ class PyCopyEngine {
       options.arena = static_cast<uint8_t*>(arena_->ptr);
       options.arena_bytes = static_cast<uint64_t>(arena_->size) * arena_->itemsize;
     }
-    engine_ = std::make_unique<CopyEngine>(options);
+    // A device may take its time to map the arena.
+    engine_ = WithoutGil([&] { return std::make_unique<CopyEngine>(options); });
   }
 
   ~PyCopyEngine() {

@@ -28,8 +28,8 @@ bool InterpreterLives() {
 
 // Runs `call`, which is C all the way down: whatever waits for the interpreter's lock. When the interpreter
 // ends meanwhile, it takes such a thread away by unwinding it, and on the way destructors would touch Python
-// without its lock, and handlers for anything would stop what must not be stopped: either ends the process with
-// a signal. So the thread stays here, for as long as the process still lives.
+// without its lock, and handlers for anything would stop what must not be stopped: either ends the process
+// with a signal. So the thread stays here, for as long as the process still lives.
 template <typename Call>
 auto Staying(const Call& call) {
   try {

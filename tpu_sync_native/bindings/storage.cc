@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -118,8 +119,9 @@ class PyStorage {
 
   void OpenNamespace(uint32_t ns, const py::bytes& id, uint64_t chunk_bytes, std::string meta_json,
                      const std::string& codec_name, uint64_t told) {
-    Codec codec = Codec::kRaw;
-    if (!ParseCodec(codec_name, &codec)) throw py::value_error("codec: there is no " + codec_name);
+    std::optional<Codec> codec;
+    if (codec_name != "auto" && !ParseCodec(codec_name, &codec.emplace()))
+      throw py::value_error("codec: there is no " + codec_name);
     const std::string text = id;
     const py::gil_scoped_release release;
     tier_->OpenNamespace(ns, text, chunk_bytes, std::move(meta_json), codec, told);
@@ -157,6 +159,11 @@ class PyStorage {
       row["records"] = ns.records;
       row["bytes"] = ns.bytes;
       row["hosts"] = ns.hosts;
+      row["codec"] = CodecName(ns.codec.codec);
+      row["codec_tried"] = ns.codec.tried == Codec::kRaw ? "" : CodecName(ns.codec.tried);
+      row["codec_share"] = ns.codec.share;
+      row["codec_write"] = ns.codec.cost.write;
+      row["codec_read"] = ns.codec.cost.read;
       rows.append(row);
     }
     return rows;

@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,12 +24,33 @@ namespace py = pybind11;
 namespace tpu_sync_native {
 namespace {
 
+HostBoot HostBootOf(const std::string& bytes) {
+  HostBoot host;
+  if (bytes.size() != sizeof(host.bytes)) {
+    throw std::invalid_argument("host_boot has " + std::to_string(bytes.size()) + " bytes, 16 are wanted");
+  }
+  std::memcpy(host.bytes, bytes.data(), sizeof(host.bytes));
+  return host;
+}
+
+std::string WhyNotKeptByName(int data_fd, int meta_fd, uint64_t dram_bytes, uint64_t slab_bytes,
+                             uint32_t slots_max, const std::string& host_boot) {
+  StoreOptions options;
+  options.slots_max = slots_max;
+  options.host = HostBootOf(host_boot);
+  const uint64_t slab = slab_bytes == 0 ? DefaultSlabBytes(dram_bytes) : slab_bytes;
+  return WithoutGil([&] { return Store::WhyNotKept(data_fd, dram_bytes, slab, meta_fd, options); });
+}
+
 class PyStore {
  public:
   PyStore(int data_fd, int meta_fd, int doorbell_fd, uint64_t dram_bytes, uint64_t slab_bytes,
-          uint32_t slots_max, const std::string& policy, uint64_t boot_id, uint64_t lease_ms) {
+          uint32_t slots_max, const std::string& policy, uint64_t boot_id, uint64_t lease_ms,
+          const std::string& host_boot, bool keep) {
     StoreOptions options;
     options.boot_id = boot_id;
+    options.host = HostBootOf(host_boot);
+    options.keep = keep;
     options.slots_max = slots_max;
     options.policy = policy;
     options.lease_ms = lease_ms;
@@ -71,9 +93,10 @@ class PyStore {
     return WithoutGil([&] { return store_->EpochBelow(ns); });
   }
 
-  void OpenSession(SessionId session, GroupId group, uint32_t pid, std::optional<int> ring_fd) {
+  void OpenSession(SessionId session, GroupId group, uint32_t pid, std::optional<int> ring_fd, uint64_t start,
+                   uint64_t space, bool maps) {
     const py::gil_scoped_release release;
-    store_->OpenSession(session, group, pid);
+    store_->OpenSession(session, group, pid, {start, space, maps});
     if (!ring_fd) return;
     try {
       server_->Add(session, *ring_fd);
@@ -137,6 +160,24 @@ class PyStore {
   }
 
   StoreParts parts() const { return {store_.get(), arena_}; }
+
+  SessionId last_session() const { return store_->last_session(); }
+
+  py::list RestoredSessions() const {
+    const auto all = WithoutGil([&] { return store_->RestoredSessions(); });
+    py::list rows;
+    for (const RestoredSession& session : all) {
+      py::dict row;
+      row["session"] = session.session;
+      row["group"] = session.group;
+      row["boot_id"] = session.boot_id;
+      row["pid"] = session.pid;
+      row["start"] = session.mark.start;
+      row["space"] = session.mark.space;
+      rows.append(row);
+    }
+    return rows;
+  }
 
   void SetDraining(bool draining) {
     WithoutGil([&] { store_->SetDraining(draining); });
@@ -233,10 +274,12 @@ StoreParts StoreOf(py::handle store) { return store.cast<const PyStore&>().parts
 
 void BindStore(py::module_& module) {
   py::class_<PyStore>(module, "Store")
-      .def(py::init<int, int, int, uint64_t, uint64_t, uint32_t, const std::string&, uint64_t, uint64_t>(),
+      .def(py::init<int, int, int, uint64_t, uint64_t, uint32_t, const std::string&, uint64_t, uint64_t,
+                    const std::string&, bool>(),
            py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"), py::arg("doorbell_fd"),
            py::arg("dram_bytes"), py::arg("slab_bytes") = 0, py::arg("slots_max") = 0,
-           py::arg("policy") = "lru", py::arg("boot_id"), py::arg("lease_ms") = 600'000)
+           py::arg("policy") = "lru", py::arg("boot_id"), py::arg("lease_ms") = 600'000,
+           py::arg("host_boot") = py::bytes(std::string(sizeof(HostBoot), 0)), py::arg("keep") = false)
       .def("start", &PyStore::Start)
       .def("stop", &PyStore::Stop)
       .def("populated_bytes", &PyStore::PopulatedBytes)
@@ -245,7 +288,9 @@ void BindStore(py::module_& module) {
       .def("clear_namespace", &PyStore::ClearNamespace, py::arg("ns"))
       .def("epoch_below", &PyStore::EpochBelow, py::arg("ns"))
       .def("open_session", &PyStore::OpenSession, py::arg("session"), py::arg("group"), py::arg("pid"),
-           py::arg("ring_fd"))
+           py::arg("ring_fd"), py::arg("start") = 0, py::arg("space") = 0, py::arg("maps") = true)
+      .def("last_session", &PyStore::last_session)
+      .def("restored_sessions", &PyStore::RestoredSessions)
       .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"),
            py::arg("held") = py::none())
       .def("lookup", &PyStore::Lookup, py::arg("ns"), py::arg("keys"))
@@ -268,6 +313,9 @@ void BindStore(py::module_& module) {
   py::tuple policies(static_cast<py::ssize_t>(PolicyNames().size()));
   for (size_t i = 0; i < PolicyNames().size(); ++i) policies[i] = std::string(PolicyNames()[i]);
   module.attr("POLICIES") = policies;
+  module.def("why_not_kept", &WhyNotKeptByName, py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"),
+             py::arg("dram_bytes"), py::arg("slab_bytes") = 0, py::arg("slots_max") = 0,
+             py::arg("host_boot"));
 }
 
 }  // namespace tpu_sync_native

@@ -53,7 +53,7 @@ class Store:
         self,
         *,
         data_fd: int,  # payload file; sized (ftruncate) here, populated in the background
-        meta_fd: int,  # metadata file; sized and initialised here
+        meta_fd: int,  # metadata file; sized and initialised here, unless it is kept
         doorbell_fd: int,  # memfd of one page, shared by all sessions
         dram_bytes: int,
         slab_bytes: int = 0,  # 0: dram_bytes / 64, between 2 MiB and 1 GiB
@@ -61,34 +61,43 @@ class Store:
         policy: str = "lru",
         boot_id: int,
         lease_ms: int = 600_000,
+        host_boot: bytes = ...,  # 16 bytes: the host's present boot
+        keep: bool = False,  # take over what an earlier daemon left: see why_not_kept
     ) -> None: ...
-    def start(self) -> None:
-        """Start the population of the arena, the ring thread and housekeeping."""
-    def stop(self) -> None:
-        """Stop and join the threads. Idempotent."""
+    def start(self) -> None: ...  # the population of the arena, the ring thread and housekeeping
+    def stop(self) -> None: ...  # joins the threads; idempotent
     def populated_bytes(self) -> int: ...
-    def population_error(self) -> str | None:
-        """Why population stopped early (no space), or None."""
+    def population_error(self) -> str | None: ...  # why population stopped early (no space)
     def open_namespace(self, id: bytes, chunk_bytes: int) -> int: ...
     def clear_namespace(self, ns: int) -> int: ...
     def epoch_below(self, ns: int) -> int:
         """See `Session.epoch_below`."""
-    def open_session(self, session: int, group: int, pid: int, ring_fd: int | None) -> None:
+    def open_session(
+        self,
+        session: int,
+        group: int,
+        pid: int,
+        ring_fd: int | None,
+        start: int = 0,  # how a later daemon finds the process again; 0: unknown
+        space: int = 0,
+        maps: bool = True,  # it may write into slots
+    ) -> None:
         """ring_fd None: a session without a ring (the same calls over gRPC). The fd is duplicated."""
+    def last_session(self) -> int: ...  # the highest number of the arena's life
+    def restored_sessions(self) -> list[dict[str, int]]:
+        """An earlier daemon's, whose processes may still write until `close_session` says otherwise."""
     def close_session(self, session: int, drained: bool, held: list[int] | None = None) -> None:
         """What the session had posted by now still counts; then its leases go back. Idempotent.
 
         held: the write leases that its process knows of; the others are aborted. None: it may know them all.
         """
-    def lookup(self, ns: int, keys: Keys) -> int:
-        """Leading keys that are readable, from any tier."""
-    def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]:
-        """(leading keys readable from any tier, those of them that are in DRAM)."""
+    def lookup(self, ns: int, keys: Keys) -> int: ...  # leading keys that are readable, from any tier
+    def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]: ...  # the same, those of them in DRAM
     def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
     def release(self, session: int, lease: int) -> None: ...
     def reserve(self, session: int, ns: int, keys: Keys) -> WriteGrant: ...
-    def commit(self, session: int, lease: int, keep: Keep | None = None) -> bool:
-        """False when the namespace was cleared since the reserve: the chunks are gone."""
+    # False when the namespace was cleared since the reserve: the chunks are gone.
+    def commit(self, session: int, lease: int, keep: Keep | None = None) -> bool: ...
     def abort(self, session: int, lease: int) -> None: ...
     def touch(self, session: int, ns: int, keys: Keys) -> None: ...
     def prefetch(self, ns: int, keys: Keys) -> int:
@@ -101,6 +110,11 @@ class Store:
     def sessions(self) -> list[dict[str, Any]]: ...
     def list_chunks(self, ns: int, after: int | None, limit: int) -> list[dict[str, Any]]: ...
     def audit(self) -> list[str]: ...
+
+def why_not_kept(
+    *, data_fd: int, meta_fd: int, dram_bytes: int, slab_bytes: int = 0, slots_max: int = 0, host_boot: bytes
+) -> str:
+    """Why a store of these options cannot keep the files, field and both values; empty: it can."""
 
 POLICIES: Final[tuple[str, ...]]
 
@@ -325,14 +339,19 @@ class Storage:
     def open_namespace(
         self, ns: int, id: bytes, chunk_bytes: int, meta_json: str, codec: str = "raw", told: int = 0
     ) -> None:
-        """told: `Session.epoch_below` of an earlier daemon's time."""
+        """codec: as codec_unavailable takes it, or auto: whichever pays, found out.
+
+        told: `Session.epoch_below` of an earlier daemon's time."""
     def clear_namespace(self, ns: int) -> None: ...
     def flush(self, wait_s: float) -> bool:
         """Until everything committed so far is written or dropped; False when the time was over first."""
     def state(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
     def namespaces(self) -> list[dict[str, Any]]:
-        """index, state (ready, apart: why, opening[: why], clearing, refused: why), records, bytes and hosts, of each."""
+        """Of each: index, state (ready, apart: why, opening[: why], clearing, refused: why), records, bytes,
+        hosts and codec; with codec auto also what came out best at the last look ("" before the first), its
+        share of a chunk's bytes, and its times to write and to read over those of a raw chunk: codec_tried,
+        codec_share, codec_write, codec_read."""
 
 def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
     """The catalog of a daemon without storage: lookups find nothing in it."""

@@ -13,7 +13,7 @@ class CopyBackend:
 
     def capabilities(self) -> dict[str, Any]:
         """name, kernel (what moves large extents), alignment_bytes, piece_bytes_max and inflight_bytes_max
-        (0: no limit), plain_memory, buffers, replaces_buffers, in_order_queue: see copy_engine.h."""
+        (0: no limit), plain_memory, buffers, replaces_buffers, in_order_queue, streams: see copy_engine.h."""
     def last_error(self) -> str:
         """Why it failed the last time, empty when it never has."""
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -118,13 +119,10 @@ struct EngineWorld {
   CopyCompletion Finish(uint64_t job) {
     CHECK(LoadWindow());
     CHECK(engine->Wait(std::vector<uint64_t>{job}, kLongS));
-    CopyCompletion found;
-    found.job = UINT64_MAX;
-    for (const CopyCompletion& one : engine->Poll()) {
-      if (one.job == job) found = one;
-    }
-    CHECK(found.job == job);
-    return found;
+    for (const CopyCompletion& one : engine->Poll()) reported.insert_or_assign(one.job, one);
+    const auto found = reported.extract(job);
+    CHECK(!found.empty());
+    return found.mapped();
   }
 
   // What the slots from `first_chunk` on must hold when the blocks from `first` on were stored there.
@@ -154,6 +152,7 @@ struct EngineWorld {
   std::vector<uint8_t> arena;
   std::vector<uint64_t> buffers;
   std::unique_ptr<CopyEngine> engine;
+  std::map<uint64_t, CopyCompletion> reported;  // and not asked for yet
   int layout = 0;
 };
 

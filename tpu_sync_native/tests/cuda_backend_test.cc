@@ -49,16 +49,6 @@ struct World {
   std::shared_ptr<CopyBackend> backend = MakeCudaBackend({.library = FAKE_CUDA});
 };
 
-void RunKitOver(const char* path) {
-  const auto library = std::make_shared<CudaLibrary>(path);
-  library->fake()->Reset();
-  RunBackendKit({[path] { return MakeCudaBackend({.library = path}); },
-                 [library](uint64_t bytes) { return MakeCudaMemory(library, bytes); }});
-}
-
-TEST(PassesTheKit) { RunKitOver(FAKE_CUDA); }
-TEST(PassesTheKitWithADriverWithoutBatches) { RunKitOver(FAKE_CUDA_OF_BEFORE_BATCHES); }
-
 TEST(SaysWhatItCan) {
   World world;
   const CopyCapabilities& can = world.backend->capabilities();

@@ -18,7 +18,8 @@ MetaGeometry SmallGeometry() {
 
 // A writer with one namespace open and a reader on a mapping of its own.
 struct IndexFixture {
-  explicit IndexFixture(const MetaGeometry& geometry = SmallGeometry()) : writer(file.fd(), geometry, 7) {
+  explicit IndexFixture(const MetaGeometry& geometry = SmallGeometry())
+      : writer(file.fd(), geometry, {7, {}}) {
     mapping = Mapping(file.fd(), geometry.meta_bytes(), Mapping::Access::kReadWrite, "meta");
     reader = std::make_unique<IndexReader>(mapping.data(), mapping.bytes());
     writer.OpenNamespace(0, "0123456789abcdef", 4096);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -58,7 +59,7 @@ class TierHost {
   ~TierHost() { tier->Stop(10'000); }
 
   // The usual beginning; the namespace serves when it returns.
-  void Start(const std::string& meta = kMeta, Codec codec = Codec::kRaw, uint64_t told = 0) {
+  void Start(const std::string& meta = kMeta, std::optional<Codec> codec = Codec::kRaw, uint64_t told = 0) {
     CHECK(tier->CheckRoot(10'000).empty());
     tier->Start();
     tier->OpenNamespace(ns, kId, kChunkBytes, meta, codec, told);

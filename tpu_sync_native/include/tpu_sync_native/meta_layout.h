@@ -5,6 +5,8 @@
 //   offset                what
 //   0                     MetaHeader          4096 bytes
 //   namespaces_offset     NamespaceRecord     namespaces_max x 64 bytes
+//   sessions_offset       SessionRow          sessions_max   x 64 bytes
+//   leases_offset         WriteLeaseRow       leases_max     x 32 bytes
 //   buckets_offset        Bucket              bucket_count   x 64 bytes
 //   slots_offset          SlotRecord          slots_max      x 64 bytes
 //   key_tails_offset      KeyTail             slots_max      x 24 bytes (touched by keys > 40 bytes only)
@@ -20,15 +22,19 @@
 //
 // A reader retries a bounded number of times (kSeqRetriesMax), then the chunk is a miss: a writer that
 // was killed in the middle leaves an odd counter behind, and nobody may wait for it.
+//
+// A daemon that starts on the file of another one (same geometry, same boot of the host) takes what is sound
+// of it, from the slot records alone: see src/store/restore.cc.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace tpu_sync_native {
 
 inline constexpr uint64_t kMetaMagic = 0x314154454d54564bULL;  // "KVTMETA1"
-inline constexpr uint32_t kMetaVersion = 2;
+inline constexpr uint32_t kMetaVersion = 3;
 inline constexpr uint32_t kNoSlot = 0xffffffffu;
 inline constexpr uint32_t kKeyBytesMin = 16;
 inline constexpr uint32_t kKeyBytesMax = 64;
@@ -36,6 +42,8 @@ inline constexpr uint32_t kKeyBytesInline = 40;
 inline constexpr uint32_t kBucketCells = 8;
 inline constexpr uint32_t kSeqRetriesMax = 64;
 inline constexpr uint32_t kPayloadUnit = 4096;  // payload offsets and slot sizes are multiples of this
+inline constexpr uint32_t kSessionRowsMax = 2048;
+inline constexpr uint32_t kLeaseRowsMax = 8192;  // and no more than slots; a place word has 16 bits for one
 
 // kPromoting: a chunk on its way from storage. It may be leased; it is readable once it is kCommitted under
 // the same generation, and lost when the generation has changed.
@@ -56,11 +64,22 @@ struct alignas(4096) MetaHeader {
   uint64_t key_tails_offset;
   uint64_t boot_id;      // random per daemon process; a client that sees another one has lost its session
   uint8_t arena_id[16];  // random per arena
+  uint64_t sessions_offset;
+  uint64_t leases_offset;
+  uint32_t sessions_max;
+  uint32_t leases_max;
   // Raised, and all waiters woken, whenever promotes have ended: a futex that readers with a chunk in
   // kPromoting sleep on (FUTEX_WAIT needs only read access).
   alignas(64) std::atomic<uint32_t> promotes_ended;
+  // For the next daemon alone.
+  alignas(64) std::atomic<uint64_t> last_lease;  // the highest numbers given out in the arena's life
+  std::atomic<uint64_t> last_session;
+  uint64_t restarts;      // how often it was taken over
+  uint8_t host_boot[16];  // of the host's boot: what a file system kept over another one may be torn
 };
 static_assert(sizeof(MetaHeader) == 4096);
+static_assert(offsetof(MetaHeader, sessions_offset) == 104 && offsetof(MetaHeader, leases_max) == 124);
+static_assert(offsetof(MetaHeader, promotes_ended) == 128 && offsetof(MetaHeader, last_lease) == 192);
 
 // A namespace's chunks are those whose record carries its index and its present epoch, so clearing a
 // namespace is one store to `epoch`; the stale slots are reclaimed in the background.
@@ -77,6 +96,28 @@ struct alignas(64) NamespaceRecord {
 static_assert(sizeof(NamespaceRecord) == 64);
 inline constexpr uint64_t kUnconfirmedClear = uint64_t{1} << 63;
 
+// A process that may write into slots: what a later daemon needs to know whether it still lives.
+struct alignas(64) SessionRow {
+  std::atomic<uint64_t> session;  // 0: the row is unused
+  uint64_t boot_id;               // of the daemon that opened it
+  uint64_t group;
+  uint64_t start;  // when the process began, as /proc/PID/stat says it; 0 = unknown
+  uint64_t space;  // in which PID namespace `pid` means something; 0 = unknown
+  uint32_t pid;
+  uint8_t pad[20];
+};
+static_assert(sizeof(SessionRow) == 64);
+
+// A write lease that is out, or whose slots are quarantined. Its slots name it, so it is written before the
+// first of them is reserved, and ends after the last.
+struct alignas(32) WriteLeaseRow {
+  std::atomic<uint64_t> lease;  // 0: the row is unused
+  uint64_t session;
+  uint64_t group;
+  uint8_t pad[8];
+};
+static_assert(sizeof(WriteLeaseRow) == 32);
+
 // Eight cells; a key may stand in either of two buckets. tag 0 is an empty cell. A cell is changed by
 // single stores (slot first, then tag), so it needs no counter: a reader that meets a half-made cell
 // finds another key in the slot record and goes on.
@@ -89,11 +130,13 @@ static_assert(sizeof(Bucket) == 64);
 
 // Words are written and read whole (see the protocol above). `generation` is raised at reserve, before
 // the first byte of the new chunk is written, and when a chunk is evicted; a load compares it after its copy.
+// `lease` of a reserved or quarantined slot: its WriteLeaseRow + 1; else, and of lost promotes, 0.
 struct alignas(64) SlotRecord {
   std::atomic<uint32_t> seq;
   std::atomic<uint32_t> generation;
-  std::atomic<uint64_t> place;  // payload offset / kPayloadUnit (low 32), state (8), key bytes (8), zero (16)
-  std::atomic<uint64_t> owner;  // namespace index (low 32), epoch (high 32)
+  std::atomic<uint64_t>
+      place;  // payload offset / kPayloadUnit (low 32), state (8), key bytes (8), lease (16)
+  std::atomic<uint64_t> owner;   // namespace index (low 32), epoch (high 32)
   std::atomic<uint64_t> key[5];  // the first 40 bytes of the key, zero-padded
 };
 static_assert(sizeof(SlotRecord) == 64);

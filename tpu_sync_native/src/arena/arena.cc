@@ -102,6 +102,11 @@ bool Arena::PopulateStep(uint64_t offset, uint64_t length) {
   return false;
 }
 
+uint64_t Arena::MemoryEnd(uint64_t offset) const {
+  const off_t hole = lseek(fd_, static_cast<off_t>(offset), SEEK_HOLE);
+  return hole < 0 ? offset : std::min(bytes_, static_cast<uint64_t>(hole));
+}
+
 std::string Arena::population_error() const {
   std::lock_guard lock(mutex_);
   return error_;

@@ -2,8 +2,7 @@
 //
 // Lifetime: held by shared_ptr by the session, by every memory view of the arena and by copy engines;
 // unmapped when the last of them is gone, whether or not the daemon still lives. The daemon never truncates
-// either file (a stopped one removes the names, a new one makes new files), so no access through a map
-// faults.
+// either file (a new one takes both over as they are, or makes new files), so no access through a map faults.
 #pragma once
 
 #include <cstddef>

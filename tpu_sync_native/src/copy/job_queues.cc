@@ -42,6 +42,12 @@ void JobQueues::InsertByOrder(std::shared_ptr<CopyJob> job) {
   CountLoads();
 }
 
+bool JobQueues::LoadsGo() const {
+  if (loads_.empty()) return false;
+  if (!options_.loads_need_window) return true;
+  return window_open() && (window_pieces_ == 0 || SteadyNs() < window_deadline_ns_);
+}
+
 bool JobQueues::Next(JobPiece* piece) {
   while (!empty()) {
     const bool load = LoadsGo();
@@ -111,8 +117,9 @@ ReadyWaiter::Jobs JobQueues::TakeExpired(uint64_t now_ns) {
   return expired;
 }
 
-void JobQueues::OpenWindow(std::shared_ptr<CopyHold> hold) {
+void JobQueues::OpenWindow(std::shared_ptr<CopyHold> hold, uint64_t deadline_ns) {
   window_hold_ = std::move(hold);
+  window_deadline_ns_ = deadline_ns;
   ++window_;
   window_pieces_ = 0;
 }

@@ -64,7 +64,8 @@ class JobQueues {
   // ---- load windows ----
   bool loads_await_window() const { return options_.loads_need_window && loads_queued_.load() != 0; }
   bool window_open() const { return window_hold_ != nullptr; }
-  void OpenWindow(std::shared_ptr<CopyHold> hold);
+  // After the time one piece is taken, when none was before it.
+  void OpenWindow(std::shared_ptr<CopyHold> hold, uint64_t deadline_ns);
   // No further piece is taken. Returns the hold, for its release outside the mutex.
   std::shared_ptr<CopyHold> CloseWindow();
   bool window_idle() const { return loads_.empty() && underway_.empty(); }
@@ -74,7 +75,7 @@ class JobQueues {
   void LoseUnderWay();
 
  private:
-  bool LoadsGo() const { return !loads_.empty() && (!options_.loads_need_window || window_open()); }
+  bool LoadsGo() const;
   void InsertByOrder(std::shared_ptr<CopyJob> job);
   void CountLoads() { loads_queued_.store(loads_.size()); }
 
@@ -88,6 +89,7 @@ class JobQueues {
   uint64_t inflight_bytes_ = 0;
 
   std::shared_ptr<CopyHold> window_hold_;
+  uint64_t window_deadline_ns_ = 0;
   uint64_t window_ = 0;                             // number of the latest
   uint64_t window_pieces_ = 0;                      // taken in it
   std::vector<std::shared_ptr<CopyJob>> underway_;  // one entry per piece of it that has not landed

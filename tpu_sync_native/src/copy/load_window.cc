@@ -54,7 +54,8 @@ bool CopyEngine::LoadWindow(std::span<const uint64_t> buffers, double seconds) {
   Impl::Lock lock(impl_->mutex);
   JobQueues& queues = impl_->queues;
   if (impl_->stopping || queues.window_open()) return false;
-  queues.OpenWindow(std::move(hold));
+  const auto deadline_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch());
+  queues.OpenWindow(std::move(hold), static_cast<uint64_t>(deadline_ns.count()));
   ++impl_->totals.load_windows;
   impl_->work.notify_all();
   const auto over = [&] { return impl_->stopping || queues.window_idle(); };

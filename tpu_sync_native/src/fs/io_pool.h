@@ -3,10 +3,10 @@
 // A task runs on one of `threads` threads, the more urgent class first. A waiter gives up at its deadline;
 // the task then runs on (or hangs on) and its result is dropped, so a task owns what it touches: it captures
 // shared pointers and never borrowed memory, except arena slots that stay pinned until it has ended. A thread
-// that is stuck for longer than `stuck_ms`, while nobody else gets an answer either, opens the breaker: Submit
-// refuses at once (kDown), so that nobody queues behind a hung mount; it closes when the stuck thread comes
-// back, or a probe succeeds. Where others get theirs, the medium is busy rather than hung, and a call has
-// `alone_ms`. Stop never joins a stuck thread: it is detached and keeps its own state alive.
+// that is stuck for longer than `stuck_ms`, while nobody else gets an answer either, opens the breaker:
+// Submit refuses at once (kDown), so that nobody queues behind a hung mount; it closes when the stuck thread
+// comes back, or a probe succeeds. Where others get theirs, the medium is busy rather than hung, and a call
+// has `alone_ms`. Stop never joins a stuck thread: it is detached and keeps its own state alive.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 #include "index/index_writer.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,68 +20,26 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kRelease = std::memory_order_release;
 
-// fallocate that tells shortage from anything else: a file system that cannot reserve is not a shortage.
-int Allocate(int fd, uint64_t offset, uint64_t bytes) {
-  int error = 0;
-  do {
-    error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (error == EINTR);
-  return error == EOPNOTSUPP ? 0 : error;
-}
-
 int Duplicate(int fd) {
   const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) throw std::system_error(errno, std::generic_category(), "meta_fd cannot be duplicated");
   return copy;
 }
 
-void FillRandom(uint8_t* bytes, size_t count) {
-  if (getrandom(bytes, count, 0) != static_cast<ssize_t>(count)) {
-    throw std::system_error(errno, std::generic_category(), "no random bytes");
-  }
-}
-
-// Sizes the file, commits what every lookup touches, and writes the header, its magic last.
-Mapping Format(int fd, const MetaGeometry& geometry, uint64_t boot_id) {
-  ResizeFile(fd, 0, "the metadata");
-  ResizeFile(fd, geometry.meta_bytes(), "the metadata");
-  if (const int error = Allocate(fd, 0, geometry.slots_offset()); error != 0) {
-    throw std::system_error(
-        error, std::generic_category(),
-        "no room for the metadata: " + std::to_string(geometry.slots_offset()) + " bytes");
-  }
-  Mapping mapping(fd, geometry.meta_bytes(), Mapping::Access::kReadWrite, "the metadata");
-  auto* header = reinterpret_cast<MetaHeader*>(mapping.data());
-  header->version = kMetaVersion;
-  header->namespaces_max = geometry.namespaces_max;
-  header->data_bytes = geometry.data_bytes;
-  header->meta_bytes = geometry.meta_bytes();
-  header->slab_bytes = geometry.slab_bytes;
-  header->slots_max = geometry.slots_max;
-  header->bucket_count = geometry.bucket_count;
-  header->namespaces_offset = geometry.namespaces_offset();
-  header->buckets_offset = geometry.buckets_offset();
-  header->slots_offset = geometry.slots_offset();
-  header->key_tails_offset = geometry.key_tails_offset();
-  header->boot_id = boot_id;
-  FillRandom(header->arena_id, sizeof(header->arena_id));
-  header->magic = kMetaMagic;
-  return mapping;
-}
-
-// One change of a slot record, seen by readers as a whole.
+// One change of a slot record, seen by readers as a whole. A record that a dead writer left odd is even again
+// afterwards.
 class RecordChange {
  public:
-  explicit RecordChange(SlotRecord& record) : record_(record), seq_(record.seq.load(kRelaxed)) {
-    record_.seq.store(seq_ + 1, kRelaxed);
+  explicit RecordChange(SlotRecord& record) : record_(record), odd_(record.seq.load(kRelaxed) | 1) {
+    record_.seq.store(odd_, kRelaxed);
   }
-  ~RecordChange() { record_.seq.store(seq_ + 2, kRelease); }
+  ~RecordChange() { record_.seq.store(odd_ + 1, kRelease); }
   RecordChange(const RecordChange&) = delete;
   RecordChange& operator=(const RecordChange&) = delete;
 
  private:
   SlotRecord& record_;
-  const uint32_t seq_;
+  const uint32_t odd_;
 };
 
 uint32_t CellsUsed(const Bucket& bucket) {
@@ -92,9 +49,10 @@ uint32_t CellsUsed(const Bucket& bucket) {
 
 }  // namespace
 
-IndexWriter::IndexWriter(int meta_fd, const MetaGeometry& geometry, uint64_t boot_id)
+IndexWriter::IndexWriter(int meta_fd, const MetaGeometry& geometry, const Life& life)
     : fd_(-1),
-      mapping_(Format(meta_fd, geometry, boot_id)),
+      mapping_(life.keep ? KeepMetaFile(meta_fd, geometry, life.boot_id, life.host)
+                         : MakeMetaFile(meta_fd, geometry, life.boot_id, life.host)),
       view_(mapping_.data(), mapping_.bytes()),
       geometry_(geometry),
       committed_bytes_(geometry.slots_offset()),
@@ -108,10 +66,35 @@ IndexWriter::~IndexWriter() {
 }
 
 bool IndexWriter::CommitRange(uint64_t offset, uint64_t bytes) {
-  if (Allocate(fd_, offset, bytes) != 0) return false;
+  if (AllocateFile(fd_, offset, bytes) != 0) return false;
+  NoteRange(offset, bytes);
+  return true;
+}
+
+void IndexWriter::NoteRange(uint64_t offset, uint64_t bytes) {
   committed_bytes_ += bytes;
   huge_pages_.Committed(offset, bytes);
-  return true;
+}
+
+uint32_t IndexWriter::FindCommitted(uint64_t offset, uint64_t record_bytes, uint32_t count) {
+  const auto begin = static_cast<off_t>(offset);
+  const off_t data = lseek(fd_, begin, SEEK_DATA);
+  if (data != begin) return data < 0 && errno != ENXIO ? count : 0;  // cannot tell: all of it is the file's
+  const off_t hole = lseek(fd_, begin, SEEK_HOLE);
+  const uint64_t bytes = hole < begin ? 0 : static_cast<uint64_t>(hole - begin);
+  const auto found = static_cast<uint32_t>(std::min<uint64_t>(count, bytes / record_bytes));
+  if (found > 0) NoteRange(offset, found * record_bytes);
+  return found;
+}
+
+uint32_t IndexWriter::FindRecords(uint32_t first_slot, uint32_t count) {
+  return FindCommitted(geometry_.slots_offset() + uint64_t{first_slot} * sizeof(SlotRecord),
+                       sizeof(SlotRecord), count);
+}
+
+uint32_t IndexWriter::FindKeyTails(uint32_t first_slot, uint32_t count) {
+  return FindCommitted(geometry_.key_tails_offset() + uint64_t{first_slot} * sizeof(KeyTail), sizeof(KeyTail),
+                       count);
 }
 
 bool IndexWriter::CommitRecords(uint32_t first_slot, uint32_t count) {
@@ -144,12 +127,12 @@ void IndexWriter::SetEpochBelow(uint32_t ns, uint64_t word) {
 }
 
 uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
-                              SlotState state) {
+                              SlotState state, uint32_t lease) {
   SlotRecord& target = record(slot);
   const uint32_t generation = target.generation.load(kRelaxed) + 1;
   RecordChange change(target);
   target.generation.store(generation, kRelease);
-  target.place.store(PlaceWord(offset, state, key.bytes), kRelease);
+  target.place.store(PlaceWord(offset, state, key.bytes, lease), kRelease);
   target.owner.store(owner, kRelease);
   for (uint32_t i = 0; i < kInlineWords; ++i) target.key[i].store(key.words[i], kRelease);
   if (key.bytes > kKeyBytesInline) {
@@ -162,8 +145,9 @@ uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, co
 void IndexWriter::SetState(uint32_t slot, SlotState state) {
   SlotRecord& target = record(slot);
   const uint64_t place = target.place.load(kRelaxed);
+  const uint32_t lease = state == SlotState::kQuarantined ? PlaceLease(place) : 0;
   RecordChange change(target);
-  target.place.store(PlaceWord(PlaceOffset(place), state, PlaceKeyBytes(place)), kRelease);
+  target.place.store(PlaceWord(PlaceOffset(place), state, PlaceKeyBytes(place), lease), kRelease);
 }
 
 void IndexWriter::End(uint32_t slot, SlotState state) {
@@ -172,6 +156,47 @@ void IndexWriter::End(uint32_t slot, SlotState state) {
   RecordChange change(target);
   target.generation.store(target.generation.load(kRelaxed) + 1, kRelease);
   target.place.store(PlaceWord(PlaceOffset(place), state, PlaceKeyBytes(place)), kRelease);
+}
+
+void IndexWriter::OpenSessionRow(uint32_t row, const SessionRow& session) {
+  auto& target = const_cast<SessionRow&>(view_.session(row));
+  target.boot_id = session.boot_id;
+  target.group = session.group;
+  target.start = session.start;
+  target.space = session.space;
+  target.pid = session.pid;
+  target.session.store(session.session.load(kRelaxed), kRelease);
+}
+
+void IndexWriter::CloseSessionRow(uint32_t row) {
+  const_cast<SessionRow&>(view_.session(row)).session.store(0, kRelease);
+}
+
+void IndexWriter::OpenLeaseRow(uint32_t row, uint64_t lease, uint64_t session, uint64_t group) {
+  auto& target = const_cast<WriteLeaseRow&>(view_.lease(row));
+  target.session = session;
+  target.group = group;
+  target.lease.store(lease, kRelease);
+}
+
+void IndexWriter::CloseLeaseRow(uint32_t row) {
+  const_cast<WriteLeaseRow&>(view_.lease(row)).lease.store(0, kRelease);
+}
+
+void IndexWriter::NoteLastLease(uint64_t lease) {
+  const_cast<MetaHeader&>(view_.header()).last_lease.store(lease, kRelease);
+}
+
+void IndexWriter::NoteLastSession(uint64_t session) {
+  const_cast<MetaHeader&>(view_.header()).last_session.store(session, kRelease);
+}
+
+void IndexWriter::ClearBuckets() {
+  for (uint32_t i = 0; i < view_.bucket_count(); ++i) {
+    for (auto& tag : bucket(i).tags) {
+      if (tag.load(kRelaxed) != 0) tag.store(0, kRelease);
+    }
+  }
 }
 
 void IndexWriter::WakePromoteWaiters() {

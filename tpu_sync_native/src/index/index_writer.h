@@ -8,6 +8,7 @@
 #include "base/huge_pages.h"
 #include "base/mapping.h"
 #include "index/key.h"
+#include "index/meta_file.h"
 #include "index/meta_view.h"
 
 namespace tpu_sync_native {
@@ -16,9 +17,14 @@ namespace tpu_sync_native {
 // protocol of meta_layout.h: a record before the cell that names it, a cell's end before its record's.
 class IndexWriter {
  public:
-  // Truncates the file to nothing, then makes it a fresh one of this geometry, all slots free. Throws
-  // std::system_error, also when the file system has no room for the header and the buckets.
-  IndexWriter(int meta_fd, const MetaGeometry& geometry, uint64_t boot_id);
+  struct Life {
+    uint64_t boot_id;
+    HostBoot host;
+    bool keep = false;  // take the file over as it is; else it is made anew
+  };
+  // See meta_file.h for what is thrown. A file that is kept has its records as they were left; see
+  // src/store/restore.cc for what must follow.
+  IndexWriter(int meta_fd, const MetaGeometry& geometry, const Life& life);
   ~IndexWriter();
   IndexWriter(const IndexWriter&) = delete;
   IndexWriter& operator=(const IndexWriter&) = delete;
@@ -32,18 +38,34 @@ class IndexWriter {
   bool CommitRecords(uint32_t first_slot, uint32_t count);
   bool CommitKeyTails(uint32_t first_slot, uint32_t count);
 
+  // How many of these slots, from the first one on, have memory behind their records (key tails) already, in
+  // a file that was kept. Asked once for each slot.
+  uint32_t FindRecords(uint32_t first_slot, uint32_t count);
+  uint32_t FindKeyTails(uint32_t first_slot, uint32_t count);
+
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
   uint32_t RaiseEpoch(uint32_t ns);  // returns the new epoch
   void SetEpochBelow(uint32_t ns, uint64_t word);
 
-  // The slot is taken for `key`: generation + 1, state reserved (or promoting). Returns the generation.
+  // Who writes; see meta_layout.h. A row is readable to the next daemon from its opening to its closing.
+  void OpenSessionRow(uint32_t row, const SessionRow& session);
+  void CloseSessionRow(uint32_t row);
+  void OpenLeaseRow(uint32_t row, uint64_t lease, uint64_t session, uint64_t group);
+  void CloseLeaseRow(uint32_t row);
+  void NoteLastLease(uint64_t lease);
+  void NoteLastSession(uint64_t session);
+
+  // The slot is taken for `key`: generation + 1, state reserved (or promoting). `lease`: a WriteLeaseRow + 1,
+  // or 0. Returns the generation.
   uint32_t Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
-                   SlotState state = SlotState::kReserved);
+                   SlotState state = SlotState::kReserved, uint32_t lease = 0);
   void SetState(uint32_t slot, SlotState state);
   // State free, generation + 1: a reader in the middle of a copy will see it.
   void Free(uint32_t slot) { End(slot, SlotState::kFree); }
   // State quarantined, generation + 1: what was promised in the slot never comes.
   void Lose(uint32_t slot) { End(slot, SlotState::kQuarantined); }
+  // No key is found from here on.
+  void ClearBuckets();
   // Promotes have ended: whoever sleeps on it looks again.
   void WakePromoteWaiters();
 
@@ -57,6 +79,8 @@ class IndexWriter {
 
  private:
   bool CommitRange(uint64_t offset, uint64_t bytes);
+  void NoteRange(uint64_t offset, uint64_t bytes);
+  uint32_t FindCommitted(uint64_t offset, uint64_t record_bytes, uint32_t count);
   void End(uint32_t slot, SlotState state);
   SlotRecord& record(uint32_t slot) { return const_cast<SlotRecord&>(view_.slot(slot)); }
   Bucket& bucket(uint32_t index) { return const_cast<Bucket&>(view_.bucket(index)); }

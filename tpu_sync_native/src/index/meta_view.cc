@@ -1,5 +1,6 @@
 #include "index/meta_view.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
@@ -37,8 +38,18 @@ const Record* TableAt(const std::byte* meta, uint64_t offset) {
 
 uint64_t MetaGeometry::namespaces_offset() const { return sizeof(MetaHeader); }
 
-uint64_t MetaGeometry::buckets_offset() const {
+uint32_t MetaGeometry::leases_max() const { return std::min(slots_max, kLeaseRowsMax); }
+
+uint64_t MetaGeometry::sessions_offset() const {
   return RoundUp(namespaces_offset() + uint64_t{namespaces_max} * sizeof(NamespaceRecord), kTableAlignment);
+}
+
+uint64_t MetaGeometry::leases_offset() const {
+  return RoundUp(sessions_offset() + uint64_t{kSessionRowsMax} * sizeof(SessionRow), kTableAlignment);
+}
+
+uint64_t MetaGeometry::buckets_offset() const {
+  return RoundUp(leases_offset() + uint64_t{leases_max()} * sizeof(WriteLeaseRow), kTableAlignment);
 }
 
 uint64_t MetaGeometry::slots_offset() const {
@@ -67,12 +78,17 @@ MetaView::MetaView(const std::byte* meta, uint64_t meta_bytes) {
   Require(header.data_bytes > 0 && header.data_bytes % kPayloadUnit == 0, "data_bytes", header.data_bytes);
   RequireTable("namespaces_offset", header.namespaces_offset, header.namespaces_max, sizeof(NamespaceRecord),
                meta_bytes);
+  RequireTable("sessions_offset", header.sessions_offset, header.sessions_max, sizeof(SessionRow),
+               meta_bytes);
+  RequireTable("leases_offset", header.leases_offset, header.leases_max, sizeof(WriteLeaseRow), meta_bytes);
   RequireTable("buckets_offset", header.buckets_offset, header.bucket_count, sizeof(Bucket), meta_bytes);
   RequireTable("slots_offset", header.slots_offset, header.slots_max, sizeof(SlotRecord), meta_bytes);
   RequireTable("key_tails_offset", header.key_tails_offset, header.slots_max, sizeof(KeyTail), meta_bytes);
 
   header_ = TableAt<MetaHeader>(meta, 0);
   namespaces_ = TableAt<NamespaceRecord>(meta, header.namespaces_offset);
+  sessions_ = TableAt<SessionRow>(meta, header.sessions_offset);
+  leases_ = TableAt<WriteLeaseRow>(meta, header.leases_offset);
   buckets_ = TableAt<Bucket>(meta, header.buckets_offset);
   slots_ = TableAt<SlotRecord>(meta, header.slots_offset);
   key_tails_ = TableAt<KeyTail>(meta, header.key_tails_offset);
@@ -80,6 +96,8 @@ MetaView::MetaView(const std::byte* meta, uint64_t meta_bytes) {
   slots_max_ = header.slots_max;
   namespaces_max_ = header.namespaces_max;
   bucket_count_ = header.bucket_count;
+  sessions_max_ = header.sessions_max;
+  leases_max_ = header.leases_max;
   std::memcpy(seeds_, header.arena_id, sizeof(seeds_));
 }
 

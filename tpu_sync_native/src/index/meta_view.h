@@ -16,7 +16,10 @@ struct MetaGeometry {
   uint32_t namespaces_max = 0;
   uint32_t bucket_count = 0;
 
+  uint32_t leases_max() const;
   uint64_t namespaces_offset() const;
+  uint64_t sessions_offset() const;
+  uint64_t leases_offset() const;
   uint64_t buckets_offset() const;
   uint64_t slots_offset() const;
   uint64_t key_tails_offset() const;
@@ -34,10 +37,15 @@ class MetaView {
   uint32_t slots_max() const { return slots_max_; }
   uint32_t namespaces_max() const { return namespaces_max_; }
   uint32_t bucket_count() const { return bucket_count_; }
+  uint32_t sessions_max() const { return sessions_max_; }
+  uint32_t leases_max() const { return leases_max_; }
   uint64_t data_bytes() const { return data_bytes_; }
   uint64_t seed(uint32_t i) const { return seeds_[i]; }  // of the key hash; two words of the arena id
 
   const NamespaceRecord& ns(uint32_t i) const { return namespaces_[i]; }
+  // These two for the daemon alone; row numbers begin at 0.
+  const SessionRow& session(uint32_t i) const { return sessions_[i]; }
+  const WriteLeaseRow& lease(uint32_t i) const { return leases_[i]; }
   const Bucket& bucket(uint32_t i) const { return buckets_[i]; }
   const SlotRecord& slot(uint32_t i) const { return slots_[i]; }
   const KeyTail& key_tail(uint32_t i) const { return key_tails_[i]; }
@@ -45,6 +53,8 @@ class MetaView {
  private:
   const MetaHeader* header_;
   const NamespaceRecord* namespaces_;
+  const SessionRow* sessions_;
+  const WriteLeaseRow* leases_;
   const Bucket* buckets_;
   const SlotRecord* slots_;
   const KeyTail* key_tails_;
@@ -53,6 +63,8 @@ class MetaView {
   uint32_t slots_max_;
   uint32_t namespaces_max_;
   uint32_t bucket_count_;
+  uint32_t sessions_max_;
+  uint32_t leases_max_;
 };
 
 }  // namespace tpu_sync_native

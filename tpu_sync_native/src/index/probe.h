@@ -12,12 +12,14 @@
 namespace tpu_sync_native {
 
 // The packed words of a SlotRecord.
-constexpr uint64_t PlaceWord(uint64_t offset, SlotState state, uint32_t key_bytes) {
-  return offset / kPayloadUnit | uint64_t{static_cast<uint8_t>(state)} << 32 | uint64_t{key_bytes} << 40;
+constexpr uint64_t PlaceWord(uint64_t offset, SlotState state, uint32_t key_bytes, uint32_t lease = 0) {
+  return offset / kPayloadUnit | uint64_t{static_cast<uint8_t>(state)} << 32 | uint64_t{key_bytes} << 40 |
+         uint64_t{lease} << 48;
 }
 constexpr uint64_t PlaceOffset(uint64_t place) { return (place & 0xffffffffu) * kPayloadUnit; }
 constexpr SlotState PlaceState(uint64_t place) { return static_cast<SlotState>(place >> 32 & 0xff); }
 constexpr uint32_t PlaceKeyBytes(uint64_t place) { return static_cast<uint32_t>(place >> 40 & 0xff); }
+constexpr uint32_t PlaceLease(uint64_t place) { return static_cast<uint32_t>(place >> 48); }
 constexpr uint64_t OwnerWord(uint32_t ns, uint32_t epoch) { return ns | uint64_t{epoch} << 32; }
 
 // Cells of a bucket whose tag matches: bit 15 of every 16-bit lane, four cells a word.

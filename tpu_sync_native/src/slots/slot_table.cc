@@ -78,6 +78,36 @@ uint32_t SlotTable::AddSlab(ClassId size_class, uint32_t usable_slabs) {
   return index;
 }
 
+void SlotTable::RestoreSlab(uint32_t index, ClassId size_class, std::span<const SlotState> states) {
+  Slab& slab = slabs_[index];
+  assert(slab.size_class == kNone);
+  SizeClass& owner = classes_[size_class];
+  slab = {};
+  slab.size_class = size_class;
+  slab.slots = SlotsPerSlab(size_class);
+  --free_slabs_;
+  ++owner.slabs;
+  owner.slots += slab.slots;
+  const auto end = std::min(slab.slots, static_cast<uint32_t>(states.size()));
+  for (uint32_t i = end; i-- > 0;) {  // so that the lowest free one is taken first
+    const uint32_t slot = first_slot(index) + i;
+    if (states[i] == SlotState::kFree) {
+      if (slab.fresh == 0) continue;  // none above it is in use
+      cells_[slot].next = slab.free_head;
+      slab.free_head = slot;
+      continue;
+    }
+    if (slab.fresh == 0) slab.fresh = i + 1;
+    cells_[slot] = {.prev = kNoSlot, .next = kNoSlot, .pins = 0, .state = SlotState::kFree, .policy = 0};
+    SetState(cells_[slot], states[i]);
+    ++slab.used;
+    ++owner.used;
+    if (states[i] != SlotState::kCommitted) ++slab.busy;
+  }
+  assert(slab.used > 0);
+  if (slab.used < slab.slots) Offer(index);
+}
+
 void SlotTable::Commit(uint32_t slot) {
   SetState(cells_[slot], SlotState::kCommitted);
   if (cells_[slot].pins == 0) --slabs_[slab_of(slot)].busy;

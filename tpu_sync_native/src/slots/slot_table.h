@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/zeroed_array.h"
@@ -61,6 +62,10 @@ class SlotTable {
   // Pins a committed or promoting slot. False when it has kPinsMax pins.
   bool Pin(uint32_t slot);
   void Unpin(uint32_t slot);
+
+  // Gives a free slab to the class with its first slots in these states, one of them at least not free; none
+  // is pinned. For a restart.
+  void RestoreSlab(uint32_t slab, ClassId size_class, std::span<const SlotState> states);
 
   // Undoes AddSlab while no slot was taken.
   void ReturnSlab(uint32_t slab);

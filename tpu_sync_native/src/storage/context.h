@@ -2,6 +2,7 @@
 // pools hold a shared pointer, because a hung one may outlive the tier.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -15,6 +16,8 @@
 #include "catalog/catalog.h"
 #include "fs/file_system.h"
 #include "fs/io_pool.h"
+#include "storage/codec_trial.h"
+#include "storage/medium_speed.h"
 #include "storage/options.h"
 #include "storage/segment_table.h"
 
@@ -26,6 +29,8 @@ struct StorageNamespace {
   uint8_t id[16] = {};
   uint64_t chunk_bytes = 0;
   Codec codec = Codec::kRaw;
+  std::unique_ptr<CodecTrial> trial;  // which finds the codec out; null where `codec` says it
+  Codec codec_now() const { return trial == nullptr ? codec : trial->codec(); }
   std::string meta_json;  // the fingerprint, readable; compared in full with what the root holds
   // Of this host's chunks: segments of another one are misses. It changes with clears of this host alone; see
   // epochs.h. And the highest on this root, as last seen: a higher one is of another host's clear.
@@ -86,6 +91,10 @@ struct StorageContext {
   std::shared_ptr<Catalog> catalog;  // shared: a task that hangs may outlive the tier
   std::shared_ptr<SegmentTable> segments;
   StorageCounters counters;
+  MediumSpeed writes, reads;  // of a lane, with its syncs; of a thread that loads
+  MediumSpeeds speeds() const { return {writes.bytes_per_s(), reads.bytes_per_s()}; }
+  // I/Os of fewer bytes say nothing of how fast the medium is.
+  uint64_t telling_bytes() const { return std::min(options.io_bytes, options.segment_bytes) / 4; }
   // Admission is closed for a reason: full disk, quota, read-only, paused host. Demotes are dropped. Whoever
   // meets a write that failed closes it; Reclaimer::Round opens it again when it finds no reason any more.
   std::atomic<bool> admitting{true};

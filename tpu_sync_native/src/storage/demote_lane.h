@@ -105,6 +105,7 @@ struct DemoteLane {
 
   std::deque<std::unique_ptr<DemoteBatch>> ready;  // prepared, to be appended
   std::unique_ptr<SegmentWriter> writer;           // used by the append task alone
+  uint64_t speed_bytes = 0, speed_ns = 0;  // so is this: appended since the last sync, and in what time
   std::vector<std::unique_ptr<RecordBatch>> spare;
 
   bool queued() const { return !items.empty() || !copies.empty(); }

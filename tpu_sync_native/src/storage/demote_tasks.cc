@@ -8,6 +8,7 @@
 namespace tpu_sync_native {
 
 void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
+  const Codec codec = lane->ns->codec_now();
   std::unique_ptr<DemoteBatch> batch;
   try {
     batch = std::make_unique<DemoteBatch>(pins);
@@ -18,12 +19,13 @@ void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
         lane->spare.pop_back();
       }
     }
-    if (batch->records == nullptr) {
+    if (batch->records == nullptr || batch->records->codec() != codec) {
       const StorageOptions& options = context->options;
-      batch->records = std::make_unique<RecordBatch>(lane->chunk_bytes, lane->ns->codec, options.io_bytes,
-                                                     options.segment_bytes);
+      batch->records =
+          std::make_unique<RecordBatch>(lane->chunk_bytes, codec, options.io_bytes, options.segment_bytes);
     }
     Fill(*lane, *batch);
+    TryCodecs(*lane, *batch);
   } catch (...) {            // no memory: what was taken is dropped
     if (batch == nullptr) {  // nothing was; the next tick tries again
       const std::lock_guard lock(mutex);
@@ -122,6 +124,15 @@ void Demoter::Impl::AddPinned(Lane& lane, DemoteBatch& batch, std::span<const ui
   pins->End(present);
 }
 
+void Demoter::Impl::TryCodecs(const Lane& lane, const DemoteBatch& batch) {
+  if (lane.ns->trial == nullptr) return;
+  std::vector<const uint8_t*> chunks;
+  chunks.reserve(batch.pinned.size());
+  for (const DemoteChunk& chunk : batch.pinned)
+    chunks.push_back(reinterpret_cast<const uint8_t*>(arena->data()) + chunk.ref.offset);
+  lane.ns->trial->Look(chunks, lane.chunk_bytes, context->speeds());
+}
+
 // A turn goes on as long as nobody else waits for one and no promote is under way: between two writes no
 // other thread has to wake up.
 void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
@@ -163,7 +174,9 @@ void Demoter::Impl::RunStep(Lane& lane, AppendStep& step) {
   } catch (...) {  // no memory
     Count(context->counters.dropped_error, step.batch == nullptr ? 0 : step.batch->records->size());
   }
-  Count(context->counters.demote_ns, SteadyNs() - began_ns);
+  const uint64_t spent_ns = SteadyNs() - began_ns;
+  Count(context->counters.demote_ns, spent_ns);
+  MeasureSpeed(lane, spent_ns);
 }
 
 // True: another step of this turn follows.
@@ -194,10 +207,19 @@ bool Demoter::Impl::EndStep(const std::shared_ptr<Lane>& lane, AppendStep& step)
 
 void Demoter::Impl::Write(Lane& lane, DemoteBatch& batch) {
   const IoError error = lane.writer->Append(*batch.records, batch.epoch);
+  if (error.ok()) lane.speed_bytes += batch.records->stored_bytes();
   if (error.ok()) return;
   Count(error.no_space() ? context->counters.dropped_full : context->counters.dropped_error,
         batch.records->size());
   if (error.no_space() && no_space) no_space();
+}
+
+// From sync to sync: where appends go into a cache, the sync is what takes the time.
+void Demoter::Impl::MeasureSpeed(Lane& lane, uint64_t ns) {
+  lane.speed_ns += ns;
+  if (lane.writer == nullptr || lane.writer->unsynced_bytes() != 0) return;
+  if (lane.speed_bytes >= context->telling_bytes()) context->writes.Add(lane.speed_bytes, lane.speed_ns);
+  lane.speed_bytes = lane.speed_ns = 0;
 }
 
 }  // namespace tpu_sync_native

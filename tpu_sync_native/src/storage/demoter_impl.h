@@ -71,11 +71,13 @@ struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   void Prepare(const std::shared_ptr<Lane>& lane);
   void Fill(Lane& lane, DemoteBatch& batch);
   void AddPinned(Lane& lane, DemoteBatch& batch, std::span<const uint32_t> slots, uint32_t epoch);
+  void TryCodecs(const Lane& lane, const DemoteBatch& batch);
   void Append(const std::shared_ptr<Lane>& lane);
   AppendStep TakeStep(const std::shared_ptr<Lane>& lane);
   void RunStep(Lane& lane, AppendStep& step);
   bool EndStep(const std::shared_ptr<Lane>& lane, AppendStep& step);
   void Write(Lane& lane, DemoteBatch& batch);
+  void MeasureSpeed(Lane& lane, uint64_t ns);
   bool Drained(const Lane& lane) const {
     return !lane.queued() && !lane.preparing && lane.ready.empty() && !lane.appending;
   }

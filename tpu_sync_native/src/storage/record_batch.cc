@@ -26,13 +26,13 @@ AlignedBytes MakeAligned(uint64_t bytes) {
 
 RecordBatch::RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t io_bytes, uint64_t segment_bytes)
     : chunk_bytes_(chunk_bytes),
-      codec_(CodecUnavailable(codec).empty() ? codec : Codec::kRaw),
+      codec_(codec),
+      encodes_(codec != Codec::kRaw && CodecUnavailable(codec).empty()),
       size_max_(RecordsIn(chunk_bytes, io_bytes, segment_bytes)),
       headers_(MakeAligned(size_max_ * kStorageUnit)) {
   records_.reserve(size_max_);
-  if (codec_ != Codec::kRaw) encoded_ = MakeAligned(size_max_ * RoundToUnit(chunk_bytes));
-  if (codec_ != Codec::kRaw || chunk_bytes % kStorageUnit != 0)
-    tails_ = MakeAligned(size_max_ * kStorageUnit);
+  if (encodes_) encoded_ = MakeAligned(size_max_ * RoundToUnit(chunk_bytes));
+  if (encodes_ || chunk_bytes % kStorageUnit != 0) tails_ = MakeAligned(size_max_ * kStorageUnit);
 }
 
 bool RecordBatch::Add(std::string_view key, const uint8_t* data) {
@@ -43,7 +43,7 @@ bool RecordBatch::Add(std::string_view key, const uint8_t* data) {
   record.codec = Codec::kRaw;
   record.data = data;
   record.stored_bytes = chunk_bytes_;
-  if (codec_ != Codec::kRaw) {
+  if (encodes_) {
     uint8_t* target = encoded_.get() + records_.size() * RoundToUnit(chunk_bytes_);
     const uint64_t bytes = EncodePayload(codec_, data, chunk_bytes_, target);
     if (bytes != 0) {

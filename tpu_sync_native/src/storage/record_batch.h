@@ -24,8 +24,8 @@ AlignedBytes MakeAligned(uint64_t bytes);
 // Not thread-safe. Refers to the chunks' bytes, which stay where they are until it is done with.
 class RecordBatch {
  public:
-  // Payloads of at most io_bytes in all and records of at most segment_bytes, but always one: four chunks of 2
-  // MiB are one write of 8 MiB, and their headers do not make it three.
+  // Payloads of at most io_bytes in all and records of at most segment_bytes, but always one: four chunks of
+  // 2 MiB are one write of 8 MiB, and their headers do not make it three.
   RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t io_bytes,
               uint64_t segment_bytes = kStoredSegmentBytesMax);
 
@@ -33,6 +33,7 @@ class RecordBatch {
   bool Add(std::string_view key, const uint8_t* data);
   size_t size() const { return records_.size(); }
   size_t size_max() const { return size_max_; }
+  Codec codec() const { return codec_; }                   // as it was asked for
   uint64_t stored_bytes() const { return stored_bytes_; }  // in the file, headers and padding included
   void Clear();
 
@@ -56,6 +57,7 @@ class RecordBatch {
 
   const uint64_t chunk_bytes_;
   const Codec codec_;
+  const bool encodes_;
   const uint64_t size_max_;
   std::vector<Record> records_;
   uint64_t stored_bytes_ = 0;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/futex.h"
 #include "segment/crc32c.h"
 #include "segment/payload_codec.h"
 
@@ -150,7 +151,10 @@ class Reader {
         record += kStorageUnit + chunk.stored_bytes;
       }
     }
+    const uint64_t began_ns = SteadyNs();
     IoError error = ReadOpen(wanted_[first].offset, parts);
+    const uint64_t bytes = at - wanted_[first].offset;
+    if (error.ok() && bytes >= context_.telling_bytes()) context_.reads.Add(bytes, SteadyNs() - began_ns);
     // The descriptor may be of a file that was replaced or has grown elsewhere: once more with a new one.
     if (error.not_found() || error.code == IoError::kShort) {
       context_.segments->DropFile(segment_.id);

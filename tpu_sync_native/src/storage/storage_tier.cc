@@ -200,7 +200,7 @@ bool StorageTier::Stop(uint64_t wait_ms) {
 }
 
 void StorageTier::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json,
-                                Codec codec, uint64_t told) {
+                                std::optional<Codec> codec, uint64_t told) {
   Require(id.size() == sizeof(StorageNamespace::id),
           "a namespace id has 16 bytes, not " + std::to_string(id.size()));
   Require(chunk_bytes >= 1 && chunk_bytes <= kStoredChunkBytesMax,
@@ -210,7 +210,8 @@ void StorageTier::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
   space->ns = ns;
   std::memcpy(space->id, id.data(), id.size());
   space->chunk_bytes = chunk_bytes;
-  space->codec = codec;
+  space->codec = codec.value_or(Codec::kRaw);
+  if (!codec) space->trial = std::make_unique<CodecTrial>();
   space->meta_json = std::move(meta_json);
   space->told = told;
   if ((told & kUnconfirmedClear) != 0) {
@@ -317,9 +318,13 @@ std::vector<StorageTier::NamespaceState> StorageTier::Namespaces() const {
   for (const auto& ns : impl_->context->AllNamespaces()) {
     const std::string reason = impl_->upkeep.reason(ns->ns);
     const Seen& of = seen[ns->ns];
-    NamespaceState state{ns->ns, "ready", of.records,
+    NamespaceState state{ns->ns,
+                         "ready",
+                         of.records,
                          of.own_bytes + impl_->parts->peers.others_bytes_seen(*ns),
-                         impl_->parts->peers.hosts_seen(*ns)};
+                         impl_->parts->peers.hosts_seen(*ns),
+                         {.codec = ns->codec}};
+    if (ns->trial != nullptr) state.codec = ns->trial->choice();
     switch (ns->state.load()) {
       case StorageNamespace::State::kOpening:
         state.state = reason.empty() ? "opening" : "opening: " + reason;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,11 @@ class StorageTier final : public LowerTier {
   bool Stop(uint64_t wait_ms);
 
   // The daemon's namespaces. Directory and meta.json are made in the background. Known ones stay as they are.
+  // No codec: whichever pays, found out (CodecTrial).
   // told: what the engine knows of an earlier daemon's time (NamespaceRecord::epoch_below), 0 if nothing; it
   // then goes on in that epoch, and a clear that was not confirmed is made up for.
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, std::string meta_json,
-                     Codec codec, uint64_t told = 0);
+                     std::optional<Codec> codec, uint64_t told = 0);
   // After Store::ClearNamespace, from which on nothing is leased of it: now nothing is found of it either.
   // The root learns of it as soon as it answers. Walks over the whole catalog: 100 ms for 16 M records.
   void ClearNamespace(uint32_t ns);
@@ -61,6 +63,7 @@ class StorageTier final : public LowerTier {
     uint32_t ns;
     std::string state;  // "ready", "apart: ..." (see epochs.h), "opening[: ...]", "clearing", "refused: ..."
     uint64_t records, bytes, hosts;
+    CodecTrial::Choice codec;  // with figures where it was found out
   };
   std::vector<NamespaceState> Namespaces() const;
 

@@ -31,6 +31,12 @@ uint64_t BytesIn(StorageContext& context, const std::string& path) {
   return bytes;
 }
 
+// It is open here, or about to be. One that was refused takes space all the same.
+bool CountsItself(const StorageContext& context, const uint8_t id[16]) {
+  const auto ns = context.NamespaceById(id);
+  return ns != nullptr && ns->state.load() != StorageNamespace::State::kRefused;
+}
+
 bool OursToRemove(const std::string& name) {
   uint64_t number = 0;
   return ParseSegmentName(name, &number) || ParseIndexName(name, &number) || name == kTailName ||
@@ -51,9 +57,7 @@ IoError Strangers::Look(StorageContext& context, uint64_t now_ms) {
   for (const DirEntry& entry : entries) {
     uint8_t id[16];
     if (!entry.directory || !ParseHexId(entry.name, id)) continue;
-    // One that is not served here takes space all the same: not opened yet, or refused.
-    const auto known = context.NamespaceById(id);
-    if (known != nullptr && known->state.load() == StorageNamespace::State::kReady) continue;
+    if (CountsItself(context, id)) continue;
     Place& place = places_[entry.name];
     std::memcpy(place.id, id, sizeof(id));
     place.listed = true;

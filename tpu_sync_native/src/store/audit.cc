@@ -44,6 +44,15 @@ class Auditor {
   }
 
   void CollectHolders();
+  // What the next daemon would read about a slot of a write lease.
+  void CheckRow(LeaseId lease, uint32_t row, uint32_t slot) {
+    const MetaView& view = store_.index.view();
+    const std::string name = "write lease " + std::to_string(lease);
+    if (row == 0 || row > view.leases_max()) return Require(false, name + " has no row");
+    Equal(lease, view.lease(row - 1).lease.load(std::memory_order_relaxed), name + " in its row");
+    const uint64_t place = view.slot(slot).place.load(std::memory_order_relaxed);
+    Equal(row, PlaceLease(place), "row that slot " + std::to_string(slot) + " names");
+  }
   void CheckSlab(uint32_t number);
   void CheckSlot(uint32_t slot, const Slab& slab);
   void CheckIndexed(uint32_t slot);
@@ -72,6 +81,7 @@ void Auditor::CollectHolders() {
       if (lease.kind == LeaseRecord::Kind::kRead) {
         ++expected_.pins[slot];
       } else {
+        CheckRow(id, lease.row, slot);
         Require(expected_.reserved.insert(slot).second,
                 "slot " + std::to_string(slot) + " is reserved by two leases");
       }
@@ -83,7 +93,10 @@ void Auditor::CollectHolders() {
       Require(store_.sessions.count(writer) == 1,
               "a quarantine waits for session " + std::to_string(writer) + ", which is gone");
     }
-    for (const uint32_t slot : quarantine.slots) expected_.quarantined.insert(slot);
+    for (const uint32_t slot : quarantine.slots) {
+      CheckRow(quarantine.lease, quarantine.row, slot);
+      expected_.quarantined.insert(slot);
+    }
   }
   for (const auto& [slot, pins] : store_.demote_pins) {
     Require(pins > 0, "slot " + std::to_string(slot) + " is held by no demote, and listed");

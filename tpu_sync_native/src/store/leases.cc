@@ -35,10 +35,9 @@ Outcome Store::Impl::FindLease(SessionId session, LeaseId lease, LeaseRecord::Ki
   return Outcome::kOk;
 }
 
-LeaseId Store::Impl::AddLease(LeaseRecord::Kind kind, SessionId session, uint32_t ns,
-                              std::vector<uint32_t> lease_slots) {
-  const LeaseId lease = ++last_lease;
-  leases.emplace(lease, LeaseRecord{.kind = kind,
+LeaseId Store::Impl::AddReadLease(SessionId session, uint32_t ns, std::vector<uint32_t> lease_slots) {
+  const LeaseId lease = NextLease();
+  leases.emplace(lease, LeaseRecord{.kind = LeaseRecord::Kind::kRead,
                                     .session = session,
                                     .group = sessions.at(session).group,
                                     .ns = ns,
@@ -86,7 +85,7 @@ ReadGrant Store::Impl::Lease(SessionId session, uint32_t ns, const KeyBatch& key
   space.misses += keys.count - hits;
   counters.hits += hits;
   counters.misses += keys.count - hits;
-  if (hits > 0) grant.lease = AddLease(LeaseRecord::Kind::kRead, session, ns, std::move(pinned));
+  if (hits > 0) grant.lease = AddReadLease(session, ns, std::move(pinned));
   return grant;
 }
 

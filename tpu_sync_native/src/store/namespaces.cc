@@ -25,12 +25,18 @@ uint32_t Store::Impl::OpenNamespace(std::string_view id, uint64_t bytes) {
     throw std::invalid_argument("no more than namespaces_max = " + std::to_string(options.namespaces_max) +
                                 " namespaces");
   }
+  const uint32_t ns = AddNamespace(id, bytes, /*epoch=*/1);
+  index.OpenNamespace(ns, id, bytes);
+  return ns;
+}
+
+uint32_t Store::Impl::AddNamespace(std::string_view id, uint64_t bytes, uint32_t epoch) {
   const auto ns = static_cast<uint32_t>(namespaces.size());
   const ClassId size_class = slots.ClassFor(RoundUp(bytes, kPayloadUnit));
   while (classes.size() <= size_class) classes.push_back({.policy = make_policy.make()});
-  namespaces.push_back({.id = std::string(id), .chunk_bytes = bytes, .size_class = size_class, .epoch = 1});
+  namespaces.push_back(
+      {.id = std::string(id), .chunk_bytes = bytes, .size_class = size_class, .epoch = epoch});
   namespace_by_id.emplace(id, ns);
-  index.OpenNamespace(ns, id, bytes);
   return ns;
 }
 

@@ -40,6 +40,13 @@ std::vector<Counter> Store::Impl::Stats() const {
       namespaces.size(),
       IndexBytes(),
       draining ? 1u : 0u,
+      restart.restarts,
+      restart.kept,
+      restart.quarantined,
+      restart.unfinished,
+      restart.cleared,
+      restart.damaged,
+      restart.microseconds,
   };
   static_assert(std::size(gauges) == std::size(kGaugeNames));
   for (size_t i = 0; i < std::size(gauges); ++i) stats.push_back({kGaugeNames[i], gauges[i]});

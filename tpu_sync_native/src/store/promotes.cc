@@ -81,7 +81,7 @@ uint32_t Store::Impl::TakeForPromotes(uint32_t ns, uint32_t first, uint32_t end,
     if (slot != kNoSlot) {
       scratch.from[i] = kAgain;
       ref = {slot, snapshot.generation, PlaceOffset(snapshot.place)};
-    } else if (PlaceKey(ns, key, missing, &looks, SlotState::kPromoting, &ref)) {
+    } else if (PlaceKey(ns, key, missing, &looks, SlotState::kPromoting, /*row=*/0, &ref)) {
       scratch.fresh.push_back(i);
       scratch.chunks.push_back(ChunkOf(ref, scratch.from[i], key));
     }

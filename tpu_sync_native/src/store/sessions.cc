@@ -13,16 +13,24 @@
 
 namespace tpu_sync_native {
 
-void Store::Impl::OpenSession(SessionId session, GroupId group, uint32_t pid) {
-  if (!sessions.emplace(session, SessionRecord{group, pid, /*closed=*/false}).second) {
+void Store::Impl::OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark) {
+  if (sessions.count(session) == 1) {
     throw std::invalid_argument("session " + std::to_string(session) + " is open already");
   }
+  SessionRecord record{group, pid, /*closed=*/false, mark, options.boot_id};
+  if (mark.maps && !OpenSessionRow(session, &record)) {
+    throw std::invalid_argument("no more than " + std::to_string(session_rows.max) +
+                                " sessions can be open, or closed with their processes alive");
+  }
+  last_session = std::max(last_session, session);
+  index.NoteLastSession(last_session);
+  sessions.emplace(session, record);
 }
 
 std::vector<SessionId> Store::Impl::WritersOf(GroupId group, std::optional<SessionId> except) const {
   std::vector<SessionId> writers;
   for (const auto& [id, session] : sessions) {
-    if (session.group == group && id != except) writers.push_back(id);
+    if (session.group == group && session.mark.maps && id != except) writers.push_back(id);
   }
   return writers;
 }
@@ -41,7 +49,7 @@ void Store::Impl::EndWrite(LeaseId id, const LeaseRecord& lease, std::vector<Ses
     index.SetState(slot, SlotState::kQuarantined);
     slots.Quarantine(slot);
   }
-  quarantines.push_back({lease.group, id, std::move(writers), lease.slots});
+  quarantines.push_back({lease.group, id, lease.row, lease.session, std::move(writers), lease.slots});
 }
 
 void Store::Impl::EndLate(SessionId session, LeaseId lease) {
@@ -70,10 +78,16 @@ void Store::Impl::CloseSession(SessionId session, bool drained, const std::vecto
     }
     it = leases.erase(it);
   }
+  for (Quarantine& quarantine : quarantines) {
+    if (held == nullptr || quarantine.session != session) continue;
+    if (std::find(held->begin(), held->end(), quarantine.lease) == held->end()) quarantine.writers.clear();
+  }
   if (!drained) {
     found->second.closed = true;
+    EndQuarantines();
     return;
   }
+  CloseSessionRow(found->second);
   sessions.erase(found);
   for (Quarantine& quarantine : quarantines) std::erase(quarantine.writers, session);
   EndQuarantines();
@@ -86,6 +100,7 @@ void Store::Impl::EndQuarantines() {
       index.Free(slot);
       slots.Free(slot);
     }
+    CloseLeaseRow(quarantine.row);
   }
   std::erase_if(quarantines, [](const Quarantine& quarantine) { return quarantine.writers.empty(); });
 }

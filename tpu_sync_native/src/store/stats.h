@@ -42,12 +42,25 @@ inline constexpr std::string_view kGaugeNames[] = {
     "free_slabs",       // in no size class
     "slots_max",        // of the index
     "committed_slots",  // states of slots
-    "reserved_slots",  "promoting_slots", "quarantined_slots",
+    "reserved_slots",
+    "promoting_slots",
+    "quarantined_slots",
     "stale_slots",   // committed, but of a cleared epoch: to be reclaimed
     "pinned_slots",  // held by a read lease or a demote
-    "read_leases",     "write_leases",    "sessions",          "namespaces",
+    "read_leases",
+    "write_leases",
+    "sessions",
+    "namespaces",
     "index_bytes",  // memory of the index by now, shared and private
     "draining",     // 1: no new leases
+    // What became of an earlier daemon's chunks; see RestartReport.
+    "restarts",
+    "restart_kept",
+    "restart_quarantined",
+    "restart_unfinished",
+    "restart_cleared",
+    "restart_damaged",
+    "restart_us",
 };
 static_assert(sizeof(StoreCounters) == sizeof(uint64_t) * std::size(kCounterNames));
 

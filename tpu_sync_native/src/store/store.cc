@@ -9,24 +9,23 @@
 namespace tpu_sync_native {
 namespace {
 
-StoreOptions WithDefaults(const Arena& arena, StoreOptions options) {
-  if (options.slots_max == 0)
-    options.slots_max = std::max(DefaultSlotsMax(arena.bytes()), arena.slab_count());
-  if (options.slots_max < arena.slab_count() || options.slots_max == kNoSlot) {
-    throw std::invalid_argument("slots_max must be at least the number of slabs, " +
-                                std::to_string(arena.slab_count()) + ", not " +
-                                std::to_string(options.slots_max));
+StoreOptions WithDefaults(uint64_t data_bytes, uint64_t slab_bytes, StoreOptions options) {
+  const auto slabs = static_cast<uint32_t>(data_bytes / slab_bytes);
+  if (options.slots_max == 0) options.slots_max = std::max(DefaultSlotsMax(data_bytes), slabs);
+  if (options.slots_max < slabs || options.slots_max == kNoSlot) {
+    throw std::invalid_argument("slots_max must be at least the number of slabs, " + std::to_string(slabs) +
+                                ", not " + std::to_string(options.slots_max));
   }
   if (options.namespaces_max == 0) throw std::invalid_argument("namespaces_max must not be 0");
   if (options.lease_ms == 0) throw std::invalid_argument("lease_ms must not be 0");
-  if (arena.bytes() / kPayloadUnit > UINT32_MAX) {
+  if (data_bytes / kPayloadUnit > UINT32_MAX) {
     throw std::invalid_argument("dram_bytes must be at most 16 TiB");
   }
   return options;
 }
 
-MetaGeometry GeometryOf(const Arena& arena, const StoreOptions& options) {
-  return {arena.bytes(), arena.slab_bytes(), options.slots_max, options.namespaces_max,
+MetaGeometry GeometryOf(uint64_t data_bytes, uint64_t slab_bytes, const StoreOptions& options) {
+  return {data_bytes, slab_bytes, options.slots_max, options.namespaces_max,
           DefaultBucketCount(options.slots_max)};
 }
 
@@ -44,18 +43,48 @@ uint64_t SteadyMs() {
 
 Store::Impl::Impl(std::shared_ptr<Arena> arena_in, int meta_fd, const StoreOptions& options_in)
     : arena(NotNull(arena_in)),
-      options(WithDefaults(*arena, options_in)),
-      index(meta_fd, GeometryOf(*arena, options), options.boot_id),
+      options(WithDefaults(arena->bytes(), arena->slab_bytes(), options_in)),
+      index(meta_fd, GeometryOf(arena->bytes(), arena->slab_bytes(), options),
+            {options.boot_id, options.host, options.keep}),
       reader(index.view()),
       slots(options.slots_max, arena->slab_count(), arena->slab_bytes()),
       make_policy(FindPolicy(options.policy, slots.cells(), options.slots_max)),
       records_committed(arena->slab_count()),
-      key_tails_committed(arena->slab_count()) {}
+      key_tails_committed(arena->slab_count()) {
+  session_rows.max = index.view().sessions_max();
+  lease_rows.max = index.view().leases_max();
+  if (options.keep) Restore();
+}
 
 Store::Store(std::shared_ptr<Arena> arena, int meta_fd, const StoreOptions& options)
     : impl_(std::make_unique<Impl>(std::move(arena), meta_fd, options)) {}
 
 Store::~Store() = default;
+
+std::string Store::WhyNotKept(int data_fd, uint64_t data_bytes, uint64_t slab_bytes, int meta_fd,
+                              const StoreOptions& options) {
+  const uint64_t found_bytes = FileBytes(data_fd, "the arena");
+  if (found_bytes != data_bytes) {
+    return "the arena's size is " + std::to_string(found_bytes) + ", wanted " + std::to_string(data_bytes);
+  }
+  const StoreOptions whole = WithDefaults(data_bytes, slab_bytes, options);
+  return tpu_sync_native::WhyNotKept(meta_fd, GeometryOf(data_bytes, slab_bytes, whole), options.host);
+}
+
+RestartReport Store::restart_report() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->restart;
+}
+
+std::vector<RestoredSession> Store::RestoredSessions() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->RestoredSessions();
+}
+
+SessionId Store::last_session() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->last_session;
+}
 
 uint32_t Store::OpenNamespace(std::string_view id, uint64_t chunk_bytes) {
   std::lock_guard lock(impl_->mutex);
@@ -77,9 +106,9 @@ void Store::NoteEpochsBelow() {
   impl_->NoteEpochsBelow();
 }
 
-void Store::OpenSession(SessionId session, GroupId group, uint32_t pid) {
+void Store::OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark) {
   std::lock_guard lock(impl_->mutex);
-  impl_->OpenSession(session, group, pid);
+  impl_->OpenSession(session, group, pid, mark);
 }
 
 void Store::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/keys.h"        // KeyBatch, SlotRef
+#include "index/meta_file.h"  // HostBoot
 #include "index/tier_hits.h"  // TierHits
 #include "store/defaults.h"
 #include "store/lower_tier.h"
@@ -34,7 +35,7 @@ class Arena;  // arena/arena.h: the mapped payload file, its slabs and how far i
 
 using SessionId = uint64_t;
 using GroupId = uint64_t;
-using LeaseId = uint64_t;  // never reused within a boot; 0 is no lease
+using LeaseId = uint64_t;  // never reused within an arena's life; 0 is no lease
 
 // More keys than this in one call are refused (kBatchTooLarge): it bounds how long the mutex is held.
 inline constexpr uint32_t kBatchKeysMax = 65536;
@@ -70,8 +71,17 @@ struct WriteGrant {
   std::vector<SlotRef> slots;  // one per granted key, in key order
 };
 
+// A process as a later daemon can find it again.
+struct ProcessMark {
+  uint64_t start = 0;  // when it began, as /proc/PID/stat says it; 0 = unknown
+  uint64_t space = 0;  // in which PID namespace its pid means something; 0 = unknown
+  bool maps = true;    // it has the arena mapped, so it may write into granted slots
+};
+
 struct StoreOptions {
   uint64_t boot_id = 0;
+  HostBoot host = {};      // see index/meta_file.h
+  bool keep = false;       // take over the chunks of an earlier daemon: the files must fit, see WhyNotKept
   uint32_t slots_max = 0;  // 0: DefaultSlotsMax of the arena
   uint32_t namespaces_max = 1024;
   std::string policy = "lru";   // a name in policy/registry.h
@@ -83,12 +93,44 @@ struct Counter {
   uint64_t value;
 };
 
+// What became of an earlier daemon's chunks. Chunks that were not kept are counted by reason.
+struct RestartReport {
+  uint64_t restarts = 0;     // in the life of the arena
+  uint64_t kept = 0;         // chunks served again
+  uint64_t quarantined = 0;  // slots that a process of before may still be writing into
+  uint64_t unfinished = 0;   // reserved or promoting, with no such process
+  uint64_t cleared = 0;      // of a namespace's earlier epoch
+  uint64_t damaged = 0;      // torn, or not consistent with what stands beside it
+  uint64_t microseconds = 0;
+};
+
+// A session of an earlier daemon whose process may still be writing into quarantined slots.
+struct RestoredSession {
+  SessionId session;
+  GroupId group;
+  uint64_t boot_id;
+  uint32_t pid;
+  ProcessMark mark;
+};
+
 class Store {
  public:
-  // Takes over a fresh metadata file (truncated to its size here) and the arena. Throws std::invalid_argument
-  // naming the option; construction and namespace set-up are the control path.
+  // Takes the arena and a metadata file: an empty one, made anew here, or with `keep` that of an earlier
+  // daemon. Throws std::invalid_argument naming the option; construction and namespace set-up are the control
+  // path.
   Store(std::shared_ptr<Arena> arena, int meta_fd, const StoreOptions& options);
   ~Store();
+
+  // Why these files cannot be kept by a store of these options, in words that name the field and both values;
+  // empty: they can.
+  static std::string WhyNotKept(int data_fd, uint64_t data_bytes, uint64_t slab_bytes, int meta_fd,
+                                const StoreOptions& options);
+  RestartReport restart_report() const;
+  // Closed, and known to be still about: whoever made the store sees to it that CloseSession says of each
+  // that it is drained, or gone.
+  std::vector<RestoredSession> RestoredSessions() const;
+  // The highest session number that was ever open in this arena.
+  SessionId last_session() const;
 
   // ---- namespaces (control path; throw std::invalid_argument) ----
   // Index of the namespace `id` (16 bytes), made if new. Refuses another chunk size for a known id, and a
@@ -101,12 +143,13 @@ class Store {
   void NoteEpochsBelow();
 
   // ---- sessions ----
-  void OpenSession(SessionId session, GroupId group, uint32_t pid);
+  void OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark = {});
   // The process is gone (drained = true when it said so itself, or its end is proven; false when only the
   // connection ended and it may still be writing). Read leases go back at once, write leases are aborted
   // (drained, and no other process in the group) or quarantined; those not in `held`, if it is given, are
-  // aborted at once: the process says that it never learned of them. Calling again with drained = true ends
-  // this session's part in its group's quarantines. Idempotent.
+  // aborted at once: the process says that it never learned of them. The same with `held` ends such
+  // quarantines of a session that was closed before, or restored. Calling again with drained = true ends this
+  // session's part in its group's quarantines. Idempotent.
   void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held = nullptr);
 
   // ---- the hot calls; served from the ring, and the same over gRPC ----

@@ -3,6 +3,7 @@
 //   promotes.cc    leases that reach below, prefetches   demotes.cc    pins of the tier below
 //   space.cc       free slots: evict, rebalance, reclaim  sessions.cc   sessions, groups, quarantine
 //   namespaces.cc  namespaces and their epochs            observe.cc    statistics      audit.cc   invariants
+//   restore.cc     what an earlier daemon left            rows.cc       what a later one has to know
 //
 // Every method needs the mutex. None allocates per chunk, apart from the vectors that an answer consists of.
 #pragma once
@@ -34,19 +35,25 @@ struct LeaseRecord {
   uint32_t ns;
   uint32_t epoch;  // the namespace's when it was granted
   uint64_t deadline_ms;
-  std::vector<uint32_t> slots;
+  std::vector<uint32_t> slots = {};
+  uint32_t row = 0;  // of a write lease: its WriteLeaseRow + 1
 };
 
 struct SessionRecord {
-  GroupId group;
-  uint32_t pid;
-  bool closed;  // its connection ended, but it may still be writing
+  GroupId group = 0;
+  uint32_t pid = 0;
+  bool closed = false;  // its connection ended, but it may still be writing
+  ProcessMark mark = {};
+  uint64_t boot_id = 0;  // of the daemon that opened it
+  uint32_t row = 0;      // its SessionRow + 1; 0 when it cannot write
 };
 
 // Slots that someone may still be writing into, though their lease is gone.
 struct Quarantine {
   GroupId group;
   LeaseId lease;                   // whose slots they were
+  uint32_t row;                    // of that lease
+  SessionId session;               // which held it
   std::vector<SessionId> writers;  // those not yet drained; empty = over
   std::vector<uint32_t> slots;
 };
@@ -73,6 +80,20 @@ struct ClassEntry {
   uint32_t demand = 0;    // slots that one reserve wanted of late; see MakeRoom
 };
 
+// Which rows of a shared table are free; numbers begin at 1.
+struct FreeRows {
+  uint32_t max = 0;
+  uint32_t fresh = 1;  // from here on never used
+  std::vector<uint32_t> returned;
+
+  uint32_t Take() {  // 0 when there is none
+    if (returned.empty()) return fresh <= max ? fresh++ : 0;
+    const uint32_t row = returned.back();
+    returned.pop_back();
+    return row;
+  }
+};
+
 // One batch's keys on their way through Reserve, or a lease that reaches below; kept between calls for its
 // memory.
 struct KeyScratch {
@@ -96,7 +117,7 @@ struct Store::Impl {
   Outcome CheckKeys(uint32_t ns, const KeyBatch& keys) const;
   // The lease, if it is of this kind and the session's group may end it.
   Outcome FindLease(SessionId session, LeaseId lease, LeaseRecord::Kind kind, LeaseRecord** found);
-  LeaseId AddLease(LeaseRecord::Kind kind, SessionId session, uint32_t ns, std::vector<uint32_t> slots);
+  LeaseId AddReadLease(SessionId session, uint32_t ns, std::vector<uint32_t> slots);
   ReadGrant Lease(SessionId session, uint32_t ns, const KeyBatch& keys);
   Outcome Release(SessionId session, LeaseId lease);
   enum class Why : uint8_t { kUsed, kRenewed };
@@ -111,12 +132,13 @@ struct Store::Impl {
   Outcome Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep);
   Outcome Abort(SessionId session, LeaseId lease);
   void ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Grant>* grants, uint32_t* missing);
-  Grant ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks, SlotRef* ref);
+  Grant ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks, uint32_t row,
+                   SlotRef* ref);
   // Puts a key that is not in the index there, with a slot of its own in `state` (reserved or promoting).
-  // False, and *ref as it was, when there is no room.
+  // `row` is the write lease's, 0 of a promote. False, and *ref as it was, when there is no room.
   bool PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks, SlotState state,
-                SlotRef* ref);
-  void AbortSlots(const LeaseRecord& lease);
+                uint32_t row, SlotRef* ref);
+  void AbortSlots(const LeaseRecord& lease);  // and the end of its row
 
   // ---- promotes.cc; its top says what the steps are ----
   uint32_t PinInTiers(uint32_t ns, const KeyBatch& keys, uint32_t first, SlotRef* refs);
@@ -162,7 +184,7 @@ struct Store::Impl {
   uint64_t EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max);
 
   // ---- sessions.cc ----
-  void OpenSession(SessionId session, GroupId group, uint32_t pid);
+  void OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark);
   void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held);
   std::vector<SessionId> WritersOf(GroupId group, std::optional<SessionId> except) const;
   // Abort, or quarantine if there is any writer.
@@ -171,7 +193,21 @@ struct Store::Impl {
   void EndLate(SessionId session, LeaseId lease);
   void EndQuarantines();
 
+  // ---- rows.cc ----
+  LeaseId NextLease();
+  // A row for a write lease of this session; 0 when all are taken.
+  uint32_t OpenLeaseRow(LeaseId lease, SessionId session, GroupId group);
+  void CloseLeaseRow(uint32_t row);
+  // False when all are taken.
+  bool OpenSessionRow(SessionId id, SessionRecord* session);
+  void CloseSessionRow(const SessionRecord& session);
+
+  // ---- restore.cc ----
+  void Restore();
+  std::vector<RestoredSession> RestoredSessions() const;
+
   // ---- namespaces.cc ----
+  uint32_t AddNamespace(std::string_view id, uint64_t chunk_bytes, uint32_t epoch);
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   uint64_t ClearNamespace(uint32_t ns);
   uint64_t EpochBelow(uint32_t ns) const;
@@ -212,6 +248,9 @@ struct Store::Impl {
   uint32_t drain_budget = 0;  // chunks that this call may still evict to empty a slab
   uint64_t tick = 0;          // one for every batch
   LeaseId last_lease = 0;
+  SessionId last_session = 0;
+  FreeRows lease_rows, session_rows;
+  RestartReport restart;
   bool draining = false;
   std::atomic<bool> room_wanted{false};  // changed under the mutex
 };

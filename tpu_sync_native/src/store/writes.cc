@@ -38,15 +38,16 @@ void Store::Impl::ClassifyKeys(uint32_t ns, const KeyBatch& keys, std::vector<Gr
 
 // Step 2 for one key; `missing` keys are left, this one included.
 Grant Store::Impl::ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks,
-                              SlotRef* ref) {
+                              uint32_t row, SlotRef* ref) {
   SlotSnapshot snapshot;
   if (FindKey(index.view(), key, OwnerWord(ns, namespaces[ns].epoch), &snapshot) != kNoSlot)
     return Grant::kPending;  // earlier in this batch
-  return PlaceKey(ns, key, missing, looks, SlotState::kReserved, ref) ? Grant::kGranted : Grant::kNoSpace;
+  const bool placed = PlaceKey(ns, key, missing, looks, SlotState::kReserved, row, ref);
+  return placed ? Grant::kGranted : Grant::kNoSpace;
 }
 
 bool Store::Impl::PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks,
-                           SlotState state, SlotRef* ref) {
+                           SlotState state, uint32_t row, SlotRef* ref) {
   const NamespaceEntry& space = namespaces[ns];
   const uint32_t slot = TakeSlot(space.size_class, missing, looks);
   if (slot == kNoSlot) return false;
@@ -57,7 +58,7 @@ bool Store::Impl::PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, 
   }
   if (state == SlotState::kPromoting) slots.Promote(slot);
   const uint64_t offset = slots.offset_of(slot);
-  const uint32_t generation = index.Reserve(slot, offset, OwnerWord(ns, space.epoch), key, state);
+  const uint32_t generation = index.Reserve(slot, offset, OwnerWord(ns, space.epoch), key, state, row);
   if (index.Insert(key, slot) || (MakeIndexRoom(key) && index.Insert(key, slot))) {
     *ref = {slot, generation, offset};
     return true;
@@ -88,11 +89,20 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
   std::vector<uint32_t> granted;
   granted.reserve(missing);
   uint32_t looks = 8 * missing + 1024;
-  bool no_space = false;
+  LeaseRecord lease{.kind = LeaseRecord::Kind::kWrite,
+                    .session = session,
+                    .group = sessions.at(session).group,
+                    .ns = ns,
+                    .epoch = namespaces[ns].epoch,
+                    .deadline_ms = SteadyMs() + options.lease_ms};
+  LeaseId id = 0;
+  if (missing > 0) lease.row = OpenLeaseRow(id = NextLease(), session, lease.group);
+  bool no_space = lease.row == 0;
   for (uint32_t i = 0; i < keys.count; ++i) {
     if (grant.grants[i] != Grant::kGranted) continue;
     SlotRef ref{kNoSlot, 0, 0};
-    grant.grants[i] = no_space ? Grant::kNoSpace : ReserveKey(ns, scratch.keys[i], missing, &looks, &ref);
+    grant.grants[i] =
+        no_space ? Grant::kNoSpace : ReserveKey(ns, scratch.keys[i], missing, &looks, lease.row, &ref);
     --missing;
     if (grant.grants[i] == Grant::kGranted) {
       grant.slots.push_back(ref);
@@ -116,7 +126,12 @@ WriteGrant Store::Impl::Reserve(SessionId session, uint32_t ns, const KeyBatch& 
       TouchSlot(slot);
     }
   }
-  if (!granted.empty()) grant.lease = AddLease(LeaseRecord::Kind::kWrite, session, ns, std::move(granted));
+  if (granted.empty()) {
+    CloseLeaseRow(lease.row);
+  } else {
+    lease.slots = std::move(granted);
+    leases.emplace(grant.lease = id, std::move(lease));
+  }
   if (Shortage(namespaces[ns].size_class) > 0) room_wanted.store(true, std::memory_order_relaxed);
   if (scratch.keys.size() > kScratchKeysMax) scratch = {};
   return grant;
@@ -153,6 +168,7 @@ Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const ui
   if (readable > 0 && lower != nullptr) {
     lower.load()->Committed(record->ns, record->epoch, std::span(record->slots).first(readable));
   }
+  CloseLeaseRow(record->row);
   leases.erase(lease);
   return cleared ? Outcome::kCleared : Outcome::kOk;
 }
@@ -160,6 +176,7 @@ Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const ui
 void Store::Impl::AbortSlots(const LeaseRecord& lease) {
   counters.aborts += lease.slots.size();
   for (const uint32_t slot : lease.slots) DropReserved(slot);
+  CloseLeaseRow(lease.row);
 }
 
 Outcome Store::Impl::Abort(SessionId session, LeaseId lease) {

@@ -6,10 +6,14 @@
 namespace tpu_sync_native::testing {
 
 void World::Reset() {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
+  stop_copies_ = false;
+  changed_.notify_all();
+  // Those of a lost context are dropped while it still is.
+  changed_.wait(lock, [this] { return unfinished_copies_ == 0; });
   devices_ = 1;
   broken_ = cuda::kSuccess;
-  refuse_pins_ = stop_copies_ = capturing_ = false;
+  refuse_pins_ = capturing_ = false;
   copy_time_us_ = pageable_copies_ = 0;
   calls_.clear();
   failures_.clear();

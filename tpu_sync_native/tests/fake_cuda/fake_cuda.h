@@ -17,7 +17,7 @@ namespace tpu_sync_native::testing {
 // Exported as fake_cuda(); one for the process. Thread-safe.
 class FakeCuda {
  public:
-  // As new, with one device. Nothing may be in flight.
+  // As new, with one device, when the copies under way have ended.
   virtual void Reset() = 0;
   virtual void SetDevices(int count) = 0;
   // The call of this name fails once, when it was called `after` times more.

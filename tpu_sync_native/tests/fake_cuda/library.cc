@@ -35,6 +35,7 @@ Result EnterAnywhere(const char* call) { return TheWorld().Enter(call, /*needs_c
 }  // namespace
 
 EXPORTED testing::FakeCuda* fake_cuda() { return &TheWorld(); }
+EXPORTED void fake_cuda_reset() { TheWorld().Reset(); }  // for callers without C++
 
 EXPORTED Result cuInit(unsigned) { return TheWorld().devices() == 0 ? cuda::kNoDevice : cuda::kSuccess; }
 

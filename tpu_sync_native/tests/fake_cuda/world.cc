@@ -1,5 +1,7 @@
 #include "world.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -15,11 +17,19 @@ FakeEvent* AsEvent(cuda::Event event) { return reinterpret_cast<FakeEvent*>(even
 
 }  // namespace
 
-// Never freed: the streams' threads may outlive static destruction.
+// Never freed: the streams' threads may outlive static destruction. A forked child, which has none of them,
+// may still ask what was called.
 World& TheWorld() {
-  static World* const world = new World;
+  static World* const world = [] {
+    auto* const made = new World;
+    pthread_atfork([] { TheWorld().Lock(); }, [] { TheWorld().Unlock(); }, [] { TheWorld().Unlock(); });
+    return made;
+  }();
   return *world;
 }
+
+void World::Lock() { mutex_.lock(); }
+void World::Unlock() { mutex_.unlock(); }
 
 ThreadState& ThisThread() {
   thread_local ThreadState state;
@@ -61,7 +71,7 @@ void World::StartLocked(FakeStream*, std::shared_ptr<FakeStream> owned) {
 }
 
 void World::Run(const std::shared_ptr<FakeStream>& stream) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return !stream->work.empty() || stream->closed; });
     if (stream->work.empty()) return;
@@ -103,7 +113,7 @@ cuda::Result World::QueryStream(cuda::Stream stream) {
 }
 
 cuda::Result World::AwaitStream(cuda::Stream stream) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const FakeStream* const found = FindLocked(stream);
   if (found == nullptr) return kInvalidHandle;
   changed_.wait(lock, [&] { return broken_ != cuda::kSuccess || (found->work.empty() && !found->running); });
@@ -156,7 +166,7 @@ cuda::Result World::QueryEvent(cuda::Event event) {
 }
 
 cuda::Result World::AwaitEvent(cuda::Event event) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = events_.find(AsEvent(event));
   if (found == events_.end()) return kInvalidHandle;
   const std::shared_ptr<FakeEvent> of = found->second;
@@ -170,7 +180,7 @@ cuda::Result World::LetWait(cuda::Stream stream, cuda::Event event) {
   const auto found = events_.find(AsEvent(event));
   if (on == nullptr || found == events_.end()) return kInvalidHandle;
   on->work.push_back([this, until = found->second->recorded, of = found->second] {
-    Lock inner(mutex_);
+    MutexLock inner(mutex_);
     changed_.wait(inner, [&] { return broken_ != cuda::kSuccess || of->passed >= until; });
   });
   changed_.notify_all();
@@ -233,7 +243,7 @@ cuda::Result World::CopyAsync(uint8_t* host, cuda::DevicePtr device, size_t byte
 }
 
 void World::RunCopy(uint8_t* host, cuda::DevicePtr device, size_t bytes, bool to_host) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   changed_.wait(lock, [&] { return broken_ != cuda::kSuccess || !stop_copies_; });
   const std::chrono::microseconds takes(copy_time_us_);
   uint8_t* const memory = MemoryLocked(device, bytes);

@@ -30,7 +30,10 @@ enum class Spoils : bool { kNothing, kCapture };
 // `mutex` guards everything; `changed` tells everybody.
 class World final : public FakeCuda {
  public:
-  using Lock = std::unique_lock<std::mutex>;
+  using MutexLock = std::unique_lock<std::mutex>;
+  // Around a fork.
+  void Lock();
+  void Unlock();
 
   // Before every call of the driver: counted, and refused where the driver would.
   cuda::Result Enter(const std::string& call, bool needs_context = true, Spoils spoils = Spoils::kNothing);

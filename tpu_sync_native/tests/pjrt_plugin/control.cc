@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "dma_maps.h"
 #include "events.h"
 #include "queue.h"
 
@@ -63,6 +64,7 @@ void kvtier_pjrt_set(const char* name, int64_t value) {
   const std::string key = name;
   if (key.starts_with("fail:")) return SetFault(key.substr(5), value);
   if (key == "queue_gate") return SetQueueGate(value != 0);
+  if (key == "map_gate") return SetMapGate(value != 0);
   if (key == "ready_gate") return SetReadyGate(value != 0);
   if (key == "bytes_per_s") {
     settings().bytes_per_s = value;
@@ -87,6 +89,7 @@ int64_t kvtier_pjrt_get(const char* name) {
       {"aliases", &count.aliases},
       {"events", &count.events},
       {"maps", &count.maps},
+      {"maps_waiting", &count.maps_waiting},
       {"copies_to_host", &count.copies_to_host},
       {"copies_to_device", &count.copies_to_device},
       {"bytes_to_host", &count.bytes_to_host},

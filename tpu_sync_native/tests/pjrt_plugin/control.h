@@ -4,6 +4,7 @@
 //   bytes_per_s, latency_us     pace of each device's queue; 0: as fast as it can
 //   launches_in_queue           1: a launch waits for its turn behind the copies, and they wait for it
 //   queue_gate, ready_gate      1: shut. Copies wait in the queue, or buffers are not ready, until it is 0
+//   map_gate                    1: shut. DmaMap waits until it is 0, ten seconds at most, then it refuses
 //   donate_aliased              1: buffers that have aliases may be donated, so that the next launch writes
 //                               their memory; else it gets memory of its own
 //   strict                      1: host memory that no DmaMap covers makes a copy's event fail
@@ -14,6 +15,7 @@
 // kvtier_pjrt_get(name) counts since the process began, unless it says otherwise:
 //
 //   aliases, events, maps       that exist now
+//   maps_waiting                before the gate, now
 //   copies_to_host, copies_to_device, bytes_to_host, bytes_to_device
 //   inflight_bytes_max          most bytes of copies in a queue at once; asking sets it back
 //   unready                     copies from buffers of which nobody had waited for the ready event
@@ -48,6 +50,7 @@ struct Counters {
   std::atomic<int64_t> aliases{0};
   std::atomic<int64_t> events{0};
   std::atomic<int64_t> maps{0};
+  std::atomic<int64_t> maps_waiting{0};
   std::atomic<int64_t> copies_to_host{0};
   std::atomic<int64_t> copies_to_device{0};
   std::atomic<int64_t> bytes_to_host{0};

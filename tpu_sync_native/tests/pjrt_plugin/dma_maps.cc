@@ -1,5 +1,7 @@
 #include "dma_maps.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 
@@ -17,8 +19,27 @@ std::map<uintptr_t, size_t>& Maps() {
   return *maps;
 }
 
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool shut = false;
+};
+Gate& gate() {
+  static auto* const all = new Gate;
+  return *all;
+}
+
+bool PassGate() {
+  ++counters().maps_waiting;
+  std::unique_lock lock(gate().mutex);
+  const bool open = gate().changed.wait_for(lock, std::chrono::seconds(10), [] { return !gate().shut; });
+  --counters().maps_waiting;
+  return open;
+}
+
 pjrt::Error* Map(pjrt::ClientDmaMap* args) {
   if (TakeFault(pjrt::ClientDmaMap::kCall.name)) return MakeError("refused on purpose");
+  if (!PassGate()) return MakeError("nobody opened the gate");
   const std::lock_guard lock(MapsMutex());
   if (!Maps().emplace(reinterpret_cast<uintptr_t>(args->data), args->size).second) {
     return MakeError("this memory is mapped already");
@@ -45,6 +66,12 @@ bool DmaMapped(const void* host, int64_t bytes) {
   if (after == Maps().begin()) return false;
   --after;
   return begin + static_cast<uintptr_t>(bytes) <= after->first + after->second;
+}
+
+void SetMapGate(bool shut) {
+  const std::lock_guard lock(gate().mutex);
+  gate().shut = shut;
+  gate().changed.notify_all();
 }
 
 void ReplaceDmaMaps(void** slots) {
