@@ -51,7 +51,7 @@ TEST(WhilePromotesAreUnderWayOneBatchIsAppendedATick) {
   CHECK(Eventually([&] { return demoter.queued_bytes() == 14 * kHostChunkBytes; }));  // both stand back
   CHECK(demoter.Stop(20'000));                                                        // nor by who stops
   CHECK(fake.plan->hits(appends) == 48);
-  CHECK(host.Serves(0, 8) && host.Serves(100, 8));
+  CHECK(host.Serves(0, 8) && host.Serves(100, 8) && host.Serves(200, 8));
 }
 
 }  // namespace
