@@ -123,6 +123,35 @@ TEST(AFullQueueRefusesItsOwnClassOnly) {
   CHECK(pool.counters().refused_full == 1);
 }
 
+// A call that takes long while others get their answers is slow; it has more time, and not for ever.
+TEST(ASlowTaskBesideAnswersIsNoHungMedium) {
+  IoPoolOptions options = Impatient(2);
+  options.alone_ms = 1000;
+  IoPool pool(options);
+  const auto begun = steady_clock::now();
+  const Block block(pool, 1);
+  while (steady_clock::now() - begun < std::chrono::milliseconds(500)) {
+    CHECK(!pool.down());
+    pool.Report({});
+    std::this_thread::yield();
+  }
+  CHECK(Eventually([&] { return pool.counters().openings != 0; }));  // nobody is answered any more
+  CHECK(steady_clock::now() - begun < std::chrono::milliseconds(1000));
+}
+
+TEST(ATaskThatNeverReturnsHangsWhateverOthersGet) {
+  IoPoolOptions options = Impatient(2);
+  options.alone_ms = 150;
+  IoPool pool(options);
+  const auto begun = steady_clock::now();
+  const Block block(pool, 1);
+  CHECK(Eventually([&] {
+    pool.Report({});
+    return pool.counters().openings != 0;
+  }));
+  CHECK(steady_clock::now() - begun >= std::chrono::milliseconds(150));
+}
+
 TEST(AHungTaskOpensTheBreakerAndItsReturnClosesIt) {
   IoPool pool(Impatient(2));
   const auto begun = steady_clock::now();

@@ -25,7 +25,7 @@ struct WritingHost : TestHost {
   }
   ~WritingHost() { demoter.Stop(10'000); }
 
-  // The coldest segment of all, with chunks that were read a moment ago.
+  // The oldest segment of all, with chunks that were read a moment ago.
   void Heat(uint64_t segment, uint64_t first, uint64_t count) {
     context->segments->FindByIdentity(ns->host_id, ns->id, segment)->age_from_s.store(1);
     for (uint64_t i = first; i < first + count; ++i) {

@@ -65,6 +65,7 @@ thread_local const void* this_pool = nullptr;
 struct IoPool::Impl {
   explicit Impl(const IoPoolOptions& wanted) : options(wanted) {
     options.threads = std::max(options.threads, 1);
+    options.alone_ms = std::max(options.alone_ms, options.stuck_ms);
   }
 
   IoPoolOptions options;
@@ -80,7 +81,8 @@ struct IoPool::Impl {
   bool watchman_ended = false;
   bool stopping = false;
   std::string reason;
-  uint32_t failures = 0;  // consecutive
+  uint32_t failures = 0;       // consecutive
+  Clock::time_point answered;  // when the medium answered anybody last
   Clock::time_point next_probe;
   int probes = 0;  // let through and neither finished nor known to hang
   int stuck = 0;   // of the workers
@@ -125,6 +127,7 @@ struct IoPool::Impl {
     if (bad && this_worker != nullptr && this_pool == this) this_worker->failed = true;
     const std::lock_guard lock(mutex);
     if (!bad) {
+      answered = Clock::now();
       CloseLocked(self);
     } else if (++failures >= options.failures_to_open) {
       OpenLocked(std::to_string(failures) + " calls in a row failed, the last with " + error.text());
@@ -190,6 +193,12 @@ struct IoPool::Impl {
     return true;
   }
 
+  // When this worker's task counts as stuck, as things are now.
+  Clock::time_point StuckAtLocked(const Worker& worker) const {
+    const Clock::time_point silent = std::max(worker.began, answered) + milliseconds(options.stuck_ms);
+    return std::min(silent, worker.began + milliseconds(options.alone_ms));
+  }
+
   // Sleeps until the task that runs longest would count as stuck; one that begins later is due later. While
   // the breaker is open, also until the next probe.
   void Watch(const std::shared_ptr<Impl>& self) {
@@ -201,14 +210,15 @@ struct IoPool::Impl {
       Clock::time_point next = now + (options.probe ? std::min(patience, probe_pause) : patience);
       for (Worker& worker : workers) {
         if (!worker.running || worker.stuck) continue;
-        if (worker.began + patience > now) {
-          next = std::min(next, worker.began + patience);
+        if (const Clock::time_point due = StuckAtLocked(worker); due > now) {
+          next = std::min(next, due);
           continue;
         }
         worker.stuck = true;
         ++stuck;
         if (worker.probe) --probes;
-        OpenLocked("a call into the storage medium has not returned for " + std::to_string(options.stuck_ms) +
+        const auto took = std::chrono::duration_cast<milliseconds>(now - worker.began);
+        OpenLocked("a call into the storage medium has not returned for " + std::to_string(took.count()) +
                    " ms");
       }
       if (options.probe && down.load(std::memory_order_relaxed) && TakeProbeLocked(self, now)) {

@@ -3,9 +3,10 @@
 // A task runs on one of `threads` threads, the more urgent class first. A waiter gives up at its deadline;
 // the task then runs on (or hangs on) and its result is dropped, so a task owns what it touches: it captures
 // shared pointers and never borrowed memory, except arena slots that stay pinned until it has ended. A thread
-// that is stuck for longer than `stuck_ms` opens the breaker: Submit refuses at once (kDown), so that nobody
-// queues behind a hung mount; it closes when the stuck thread comes back, or a probe succeeds. Stop never
-// joins a stuck thread: it is detached and keeps its own state alive.
+// that is stuck for longer than `stuck_ms`, while nobody else gets an answer either, opens the breaker:
+// Submit refuses at once (kDown), so that nobody queues behind a hung mount; it closes when the stuck thread
+// comes back, or a probe succeeds. Where others get theirs, the medium is busy rather than hung, and a call
+// has `alone_ms`. Stop never joins a stuck thread: it is detached and keeps its own state alive.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ enum class Submitted : uint8_t { kYes = 0, kFull = 1, kDown = 2 };
 struct IoPoolOptions {
   int threads = 8;
   uint32_t queue_max = 4096;       // tasks waiting, per class
-  uint64_t stuck_ms = 5000;        // one task this long: the medium hangs
+  uint64_t stuck_ms = 5000;        // one task this long, and no answer (Report) to any: the medium hangs
+  uint64_t alone_ms = 0;           // one task this long, whatever others get: it hangs; at least stuck_ms
   uint32_t failures_to_open = 16;  // consecutive failed tasks (Report) that open the breaker
   uint64_t probe_ms = 1000;        // how often an open breaker lets one task through
   // If given, an open breaker refuses every Submit and runs this instead, once per probe_ms: a pool that

@@ -97,7 +97,7 @@ struct DemoteLane {
   bool preparing = false;  // a task, submitted or running; so is the next
   bool appending = false;
   bool waiting = false;          // for its turn to append
-  uint64_t append_began_ms = 0;  // 0: its task has not begun
+  uint64_t append_began_ms = 0;  // its last step; 0: its task has not begun
   bool hangs = false;            // for so long that its turn was given away
   bool sync_wanted = false;
   bool seal_wanted = false;

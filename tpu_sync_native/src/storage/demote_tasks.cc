@@ -20,8 +20,9 @@ void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
       }
     }
     if (batch->records == nullptr || batch->records->codec() != codec) {
-      const uint64_t bytes_max = std::min(context->options.io_bytes, context->options.segment_bytes);
-      batch->records = std::make_unique<RecordBatch>(lane->chunk_bytes, codec, bytes_max);
+      const StorageOptions& options = context->options;
+      batch->records =
+          std::make_unique<RecordBatch>(lane->chunk_bytes, codec, options.io_bytes, options.segment_bytes);
     }
     Fill(*lane, *batch);
     TryCodecs(*lane, *batch);
@@ -132,51 +133,76 @@ void Demoter::Impl::TryCodecs(const Lane& lane, const DemoteBatch& batch) {
   lane.ns->trial->Look(chunks, lane.chunk_bytes, context->speeds());
 }
 
+// A turn goes on as long as nobody else waits for one and no promote is under way: between two writes no
+// other thread has to wake up.
 void Demoter::Impl::Append(const std::shared_ptr<Lane>& lane) {
-  std::unique_ptr<DemoteBatch> batch;
-  bool sync = false, seal = false;
-  {
-    const std::lock_guard lock(mutex);
-    lane->append_began_ms = SteadyNowMs();
-    if (!stopping && !lane->ready.empty()) {
-      batch = std::move(lane->ready.front());
-      lane->ready.pop_front();
-      PrepareLocked(lane);
-    }
-    sync = std::exchange(lane->sync_wanted, false);
-    seal = std::exchange(lane->seal_wanted, false);
+  for (bool more = true; more;) {
+    AppendStep step = TakeStep(lane);
+    RunStep(*lane, step);
+    more = EndStep(lane, step);
   }
+}
+
+AppendStep Demoter::Impl::TakeStep(const std::shared_ptr<Lane>& lane) {
+  AppendStep step;
+  const std::lock_guard lock(mutex);
+  lane->append_began_ms = SteadyNowMs();
+  if (!stopping && !lane->ready.empty()) {
+    step.batch = std::move(lane->ready.front());
+    lane->ready.pop_front();
+    PrepareLocked(lane);
+  }
+  step.sync = std::exchange(lane->sync_wanted, false);
+  step.seal = std::exchange(lane->seal_wanted, false);
+  return step;
+}
+
+void Demoter::Impl::RunStep(Lane& lane, AppendStep& step) {
   const uint64_t began_ns = SteadyNs();
   try {
-    if (lane->writer == nullptr) lane->writer = std::make_unique<SegmentWriter>(context, lane->ns);
-    if (batch != nullptr) Write(*lane, *batch);
-    if (seal) {
-      lane->writer->Seal();
-    } else if (sync || lane->writer->unsynced_bytes() >= context->options.sync_bytes) {
-      lane->writer->Sync();
+    if (lane.writer == nullptr) lane.writer = std::make_unique<SegmentWriter>(context, lane.ns);
+    if (step.batch != nullptr) {
+      Write(lane, *step.batch);
+      const std::lock_guard lock(mutex);
+      lane.append_began_ms = SteadyNowMs();
+    }
+    if (step.seal) {
+      lane.writer->Seal();
+    } else if (step.sync || lane.writer->unsynced_bytes() >= context->options.sync_bytes) {
+      lane.writer->Sync();
     }
   } catch (...) {  // no memory
-    Count(context->counters.dropped_error, batch == nullptr ? 0 : batch->records->size());
+    Count(context->counters.dropped_error, step.batch == nullptr ? 0 : step.batch->records->size());
   }
   const uint64_t spent_ns = SteadyNs() - began_ns;
   Count(context->counters.demote_ns, spent_ns);
-  MeasureSpeed(*lane, spent_ns);
+  MeasureSpeed(lane, spent_ns);
+}
+
+// True: another step of this turn follows.
+bool Demoter::Impl::EndStep(const std::shared_ptr<Lane>& lane, AppendStep& step) {
   Trash trash;
   std::unique_ptr<RecordBatch> records;
-  if (batch != nullptr) records = std::move(batch->records);
-  const uint64_t through = batch == nullptr ? 0 : batch->through;
-  batch = nullptr;  // the pins end before anybody hears that it was written
+  if (step.batch != nullptr) records = std::move(step.batch->records);
+  const uint64_t through = step.batch == nullptr ? 0 : step.batch->through;
+  step.batch = nullptr;  // the pins end before anybody hears that it was written
   const std::lock_guard lock(mutex);
   lane->appended = std::max(lane->appended, through);
-  EndTurnLocked(*lane);
   if (records != nullptr && (lane->queued() || lane->preparing || !lane->ready.empty())) {
     records->Clear();
     lane->spare.push_back(std::move(records));
   } else if (!lane->preparing) {
     lane->spare.clear();
   }
+  const bool wanted = !lane->ready.empty() || lane->sync_wanted || lane->seal_wanted;
+  if (wanted && turns.empty() && !YieldsLocked() && !stopping && !lane->hangs) {
+    SettleLocked(*lane);
+    return true;
+  }
+  EndTurnLocked(*lane);
   AppendLocked(lane, &trash);
   NextTurnsLocked(&trash);
+  return false;
 }
 
 void Demoter::Impl::Write(Lane& lane, DemoteBatch& batch) {

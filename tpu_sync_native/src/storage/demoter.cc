@@ -16,6 +16,9 @@ constexpr size_t kReadyMax = 1;  // one is prepared while one is written
 // An object that nobody can see before it is whole is ended after so long, though it could be larger.
 constexpr uint64_t kUnreadableMsMax = 30'000;
 constexpr uint64_t kHangsMs = 5'000;  // an append that takes longer gives its turn away
+// One that takes so long will not end: its lane is dropped. Before, the disk may just be busy, and the queue
+// has its bound.
+constexpr uint64_t kLostMs = 30'000;
 
 bool MayWrite(const StorageNamespace& ns) {
   return ns.state.load() == StorageNamespace::State::kReady && ns.measured.load() && !ns.clearing.load();
@@ -35,13 +38,14 @@ std::shared_ptr<DemoteLane> Demoter::Impl::LaneLocked(uint32_t ns) {
 
 // ---- dropping, and how far a lane is ----
 
-// What the queue still takes from this lane. Lanes that may not write, perhaps for ever (a namespace that
-// cannot be opened, a clear that is not confirmed), give way to one that may.
+// What the queue still takes from this lane. Lanes that do not write, perhaps for ever (a namespace that
+// cannot be opened, a clear that is not confirmed, an append that hangs), give way to one that does.
 uint64_t Demoter::Impl::RoomLocked(const Lane& lane, uint64_t wanted) {
   const uint64_t bytes_max = context->options.demote_queue_bytes;
-  if (queued_bytes + wanted > bytes_max && MayWrite(*lane.ns)) {
+  const auto writes = [](const Lane& any) { return MayWrite(*any.ns) && !any.hangs; };
+  if (queued_bytes + wanted > bytes_max && writes(lane)) {
     for (const auto& [ns, other] : lanes) {
-      if (other->queued() && !MayWrite(*other->ns)) DropQueueLocked(*other, context->counters.dropped_queue);
+      if (other->queued() && !writes(*other)) DropQueueLocked(*other, context->counters.dropped_queue);
     }
   }
   return bytes_max - std::min(queued_bytes, bytes_max);
@@ -67,7 +71,11 @@ void Demoter::Impl::DropAllLocked(Lane& lane, std::atomic<uint64_t>& reason, Tra
 }
 
 void Demoter::Impl::AdvanceLocked(Lane& lane) {
-  if (lane.appending) return;
+  if (!lane.appending) SettleLocked(lane);
+}
+
+// Nothing of the lane is in the medium's hands.
+void Demoter::Impl::SettleLocked(Lane& lane) {
   if (!lane.preparing && lane.ready.empty()) lane.appended = lane.taken;
   if (lane.writer == nullptr || lane.writer->unsynced_bytes() == 0) lane.settled = lane.appended;
   changed.notify_all();
@@ -101,7 +109,7 @@ void Demoter::Impl::AppendLocked(const std::shared_ptr<Lane>& lane, Trash* trash
 // demotes nobody does. They are slowed and never starved; what the queue has no room for meanwhile is
 // dropped.
 void Demoter::Impl::NextTurnsLocked(Trash* trash, bool tick) {
-  const bool yields = accepting && context->promoting.load();  // who stops has no more ticks
+  const bool yields = YieldsLocked();
   if (yields && !tick) return;
   const uint32_t most = yields ? 1 : std::max(context->options.store_threads, 1u);
   while (!turns.empty() && appending < most) {
@@ -133,7 +141,8 @@ void Demoter::Impl::LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t 
     lane->hangs = true;
     --appending;
   }
-  if (context->control->down() || refused || lane->hangs) {
+  const bool lost = lane->hangs && now_ms >= lane->append_began_ms + kLostMs;
+  if (context->control->down() || refused || lost) {
     DropAllLocked(*lane, context->counters.dropped_down, trash);
     return;
   }
@@ -168,8 +177,7 @@ void Demoter::Offer(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots
   StorageCounters& counters = impl.context->counters;
   const std::lock_guard lock(impl.mutex);
   const std::shared_ptr<DemoteLane> lane = impl.accepting ? impl.LaneLocked(ns) : nullptr;
-  if (lane == nullptr || impl.context->control->down() || lane->hangs)
-    return Count(counters.dropped_down, slots.size());
+  if (lane == nullptr || impl.context->control->down()) return Count(counters.dropped_down, slots.size());
   if (!impl.context->admitting.load()) return Count(counters.dropped_full, slots.size());
   const uint64_t room = impl.RoomLocked(*lane, slots.size() * lane->chunk_bytes);
   const auto fits = static_cast<size_t>(std::min<uint64_t>(slots.size(), room / lane->chunk_bytes));
@@ -264,19 +272,23 @@ bool Demoter::Stop(uint64_t wait_ms) {
     for (const auto& [index, lane] : impl.lanes) {
       if (!MayWrite(*lane->ns)) impl.DropQueueLocked(*lane, impl.context->counters.dropped_down);
     }
-    impl.NextTurnsLocked(&trash);  // of lanes that stood back for promotes
+    impl.NextTurnsLocked(&trash);  // of lanes that stood back for promotes: no tick comes any more
   }
   bool all = Flush(wait_ms);
   {
     std::unique_lock lock(impl.mutex);
+    const auto finished = [&](bool sealed) {
+      return std::all_of(impl.lanes.begin(), impl.lanes.end(), [&](const auto& lane) {
+        return impl.Drained(*lane.second) && !(sealed && lane.second->seal_wanted);
+      });
+    };
+    // Copies are no part of a flush. What is appended after the seal would be in a segment that nobody syncs.
+    all = all && impl.changed.wait_until(lock, deadline, [&] { return finished(false); });
     for (const auto& [ns, lane] : impl.lanes) {
       lane->seal_wanted = all;
       impl.AppendLocked(lane, &trash);
     }
-    all &= impl.changed.wait_until(lock, deadline, [&] {
-      return std::all_of(impl.lanes.begin(), impl.lanes.end(),
-                         [&](const auto& lane) { return impl.Finished(*lane.second); });
-    });
+    all &= impl.changed.wait_until(lock, deadline, [&] { return finished(true); });
     impl.stopping = true;
     for (const auto& [ns, lane] : impl.lanes) {
       impl.DropAllLocked(*lane, impl.context->counters.dropped_down, &trash);

@@ -6,10 +6,11 @@
 //   Offer -> queue -Prepare task-> pinned, checksummed -Append task-> written, unpinned -Sync-> found
 //
 // A lane has at most one task of each kind, so one batch is prepared while the one before is written; at most
-// store_threads lanes write at once, in turns of one batch; while promotes are under way one does, one batch
-// a tick. An append that hangs holds the pins of its batch, because the medium may still read them, and
-// nothing else: its lane is dropped, and its turn given to the others. Stop leaves it behind; when it
-// returns, it finds no store any more, and what it holds (arena, writer) goes with it.
+// store_threads lanes write at once. A turn is one batch where others wait for theirs, and goes on where
+// nobody does; while promotes are under way one lane writes, one batch a tick. An append that hangs holds the
+// pins of its batch, because the medium may still read them; its turn is given to the others at once, its
+// lane dropped when it has taken too long. Stop leaves it behind; when it returns, it finds no store any
+// more, and what it holds (arena, writer) goes with it.
 #pragma once
 
 #include <cstdint>

@@ -26,6 +26,12 @@ namespace tpu_sync_native {
 
 using Trash = std::vector<std::unique_ptr<DemoteBatch>>;
 
+// What an Append task does between two looks at the queue.
+struct AppendStep {
+  std::unique_ptr<DemoteBatch> batch;
+  bool sync = false, seal = false;
+};
+
 struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   Impl(std::shared_ptr<StorageContext> wanted_context, Store& store, std::shared_ptr<Arena> wanted_arena)
       : context(std::move(wanted_context)),
@@ -54,9 +60,11 @@ struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   void DropQueueLocked(Lane& lane, std::atomic<uint64_t>& reason);
   void DropAllLocked(Lane& lane, std::atomic<uint64_t>& reason, Trash* trash);
   void AdvanceLocked(Lane& lane);
+  void SettleLocked(Lane& lane);
   void PrepareLocked(const std::shared_ptr<Lane>& lane);
   void AppendLocked(const std::shared_ptr<Lane>& lane, Trash* trash);
   void NextTurnsLocked(Trash* trash, bool tick = false);
+  bool YieldsLocked() const { return accepting && context->promoting.load(); }  // who stops has no ticks
   void EndTurnLocked(Lane& lane);
   void LookAfterLocked(const std::shared_ptr<Lane>& lane, uint64_t now_ms, Trash* trash);
 
@@ -65,10 +73,13 @@ struct Demoter::Impl : std::enable_shared_from_this<Demoter::Impl> {
   void AddPinned(Lane& lane, DemoteBatch& batch, std::span<const uint32_t> slots, uint32_t epoch);
   void TryCodecs(const Lane& lane, const DemoteBatch& batch);
   void Append(const std::shared_ptr<Lane>& lane);
+  AppendStep TakeStep(const std::shared_ptr<Lane>& lane);
+  void RunStep(Lane& lane, AppendStep& step);
+  bool EndStep(const std::shared_ptr<Lane>& lane, AppendStep& step);
   void Write(Lane& lane, DemoteBatch& batch);
   void MeasureSpeed(Lane& lane, uint64_t ns);
-  bool Finished(const Lane& lane) const {
-    return !lane.queued() && !lane.preparing && lane.ready.empty() && !lane.appending && !lane.seal_wanted;
+  bool Drained(const Lane& lane) const {
+    return !lane.queued() && !lane.preparing && lane.ready.empty() && !lane.appending;
   }
 };
 

@@ -12,17 +12,23 @@ namespace {
 
 constexpr uint64_t kRecordsMax = 512;  // bounds what the headers of small chunks take
 
+uint64_t RecordsIn(uint64_t chunk_bytes, uint64_t io_bytes, uint64_t segment_bytes) {
+  const uint64_t payload_bytes = RoundToUnit(chunk_bytes);
+  const uint64_t in_segment = (segment_bytes - kStorageUnit) / (kStorageUnit + payload_bytes);
+  return std::clamp<uint64_t>(std::min(io_bytes / payload_bytes, in_segment), 1, kRecordsMax);
+}
+
 }  // namespace
 
 AlignedBytes MakeAligned(uint64_t bytes) {
   return AlignedBytes(new (std::align_val_t{kStorageUnit}) uint8_t[bytes]);
 }
 
-RecordBatch::RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t bytes_max)
+RecordBatch::RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t io_bytes, uint64_t segment_bytes)
     : chunk_bytes_(chunk_bytes),
       codec_(codec),
       encodes_(codec != Codec::kRaw && CodecUnavailable(codec).empty()),
-      size_max_(std::clamp<uint64_t>(bytes_max / (kStorageUnit + RoundToUnit(chunk_bytes)), 1, kRecordsMax)),
+      size_max_(RecordsIn(chunk_bytes, io_bytes, segment_bytes)),
       headers_(MakeAligned(size_max_ * kStorageUnit)) {
   records_.reserve(size_max_);
   if (encodes_) encoded_ = MakeAligned(size_max_ * RoundToUnit(chunk_bytes));

@@ -24,8 +24,10 @@ AlignedBytes MakeAligned(uint64_t bytes);
 // Not thread-safe. Refers to the chunks' bytes, which stay where they are until it is done with.
 class RecordBatch {
  public:
-  // Records of at most bytes_max in all, but always one.
-  RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t bytes_max);
+  // Payloads of at most io_bytes in all and records of at most segment_bytes, but always one: four chunks of
+  // 2 MiB are one write of 8 MiB, and their headers do not make it three.
+  RecordBatch(uint64_t chunk_bytes, Codec codec, uint64_t io_bytes,
+              uint64_t segment_bytes = kStoredSegmentBytesMax);
 
   // `data`: chunk_bytes, aligned to kStorageUnit for speed. False: full, nothing was added.
   bool Add(std::string_view key, const uint8_t* data);

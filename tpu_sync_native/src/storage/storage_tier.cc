@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 // Threads of the control pool beside those that write: polls, heartbeats, reclaim.
 constexpr int kControlThreads = 3;
+// A sync on a disk that others keep busy takes its time; meanwhile polls and heartbeats are answered.
+constexpr uint64_t kBusyMs = 30'000;
 constexpr uint64_t kRecordBytesGuess = 128 << 10;  // for the size of a catalog; chunks are mostly larger
 constexpr uint64_t kRecordsMin = 1 << 16, kRecordsMax = 1 << 24, kRecordsUnknown = 1 << 20;
 constexpr uint64_t kSegmentsInQuota = 16;  // so many at least, or reclaim has nothing to choose from
@@ -70,8 +72,10 @@ StorageOptions Checked(StorageOptions options) {
   return options;
 }
 
-std::shared_ptr<IoPool> MakePool(const std::shared_ptr<FileSystem>& files, uint32_t threads) {
+std::shared_ptr<IoPool> MakePool(const std::shared_ptr<FileSystem>& files, uint32_t threads,
+                                 uint64_t alone_ms) {
   IoPoolOptions options;
+  options.alone_ms = alone_ms;
   options.threads = static_cast<int>(threads);
   options.probe = [files] {
     std::string marker;
@@ -125,8 +129,8 @@ StorageTier::StorageTier(std::shared_ptr<FileSystem> files, Store& store, std::s
   context->files = std::move(files);
   context->catalog = std::make_shared<Catalog>(catalog_fd, context->options.records_max, options.boot_id);
   context->segments = std::make_shared<SegmentTable>(context->files);
-  context->loads = MakePool(context->files, options.load_threads);
-  context->control = MakePool(context->files, options.store_threads + kControlThreads);
+  context->loads = MakePool(context->files, options.load_threads, 0);
+  context->control = MakePool(context->files, options.store_threads + kControlThreads, kBusyMs);
   impl_ = std::make_unique<Impl>(std::move(context), store, std::move(arena));
 }
 
