@@ -136,7 +136,7 @@ def test_each_namespace_gets_the_codec_that_pays(root: Path) -> None:
         assert codecs(root, spaces["numbers"]) == {"raw", found["numbers"].storage_codec}
         assert codecs(root, spaces["noise"]) == {"raw"}
 
-        daemon.start()
+        daemon.start(fresh=True)
         with daemon.client() as client:
             for kind, content in kinds.items():
                 ns = client.namespace({"model": kind}, CHUNK)
