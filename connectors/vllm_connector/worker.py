@@ -288,16 +288,27 @@ class KVTierWorker(OffloadingWorker):
         over: what has not arrived is lost.
         """
         if self._loads.keys() & job_ids:
-            self._load_for(LOAD_FLUSH_TIMEOUT_S)
+            self._land_soon()
         for lane in self._lanes():
-            jobs = sorted(job_ids & lane.jobs)
-            if self._loads.keys() & jobs and not lane.engine.wait(jobs, LOAD_FLUSH_TIMEOUT_S):
-                self._replace(lane)
-                jobs = []
-            if jobs and not lane.engine.wait(jobs, FLUSH_TIMEOUT_S):
-                logger.error("kvtier: %d copies not finished after %g s; dropped", len(jobs), FLUSH_TIMEOUT_S)
-                self._poll()
+            try:
+                self._end_jobs(lane, job_ids)
+            except Exception as error:  # whatever it is, none of these may count any more
+                record_fault("KVTierWorker.wait", error)
                 self._doomed |= job_ids & lane.jobs
+
+    @guarded(nothing)
+    def _land_soon(self) -> None:
+        self._load_for(LOAD_FLUSH_TIMEOUT_S)
+
+    def _end_jobs(self, lane: Lane, job_ids: set[int]) -> None:
+        jobs = sorted(job_ids & lane.jobs)
+        if self._loads.keys() & jobs and not lane.engine.wait(jobs, LOAD_FLUSH_TIMEOUT_S):
+            self._replace(lane)
+            jobs = []
+        if jobs and not lane.engine.wait(jobs, FLUSH_TIMEOUT_S):
+            logger.error("kvtier: %d copies not finished after %g s; dropped", len(jobs), FLUSH_TIMEOUT_S)
+            self._poll()
+            self._doomed |= job_ids & lane.jobs
 
     def _replace(self, lane: Lane) -> None:
         """Close a lane's engine, which ends all its jobs, and open another in its place if it is in use."""

@@ -43,18 +43,16 @@ class TPURaidenOffloadingConnector(KVTierConnector):
         """
         side = cast(Any, self.connector_worker)
         blocks = side.kv_cache_config.num_blocks
-        if all(
-            isinstance(cache, torch.Tensor) and not in_rows(cache, blocks) for cache in kv_caches.values()
-        ):
-            super().register_kv_caches(cast(Any, kv_caches))
-            return
         try:
-            rows = rows_of(kv_caches, blocks, groups=len(side.spec.config.groups))
-        except ValueError as error:
+            if all(
+                isinstance(cache, torch.Tensor) and not in_rows(cache, blocks) for cache in kv_caches.values()
+            ):
+                super().register_kv_caches(cast(Any, kv_caches))
+            else:
+                side._init_worker(rows_of(kv_caches, blocks, groups=len(side.spec.config.groups)))
+        except Exception as error:  # an engine without cache is better than none
             record_fault("TPURaidenOffloadingConnector.register_kv_caches", error)
             side.worker = AbsentWorker()
-        else:
-            side._init_worker(rows)
 
     def register_runner(self, runner: Any) -> None:
         """The runner's tensors are those that were registered; nothing else of it is used."""

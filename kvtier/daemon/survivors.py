@@ -7,6 +7,7 @@ The store keeps those slots in quarantine. It ends for a session
   after a long grace, where neither can be: the pid is one of another PID namespace
 """
 
+import errno
 import os
 from typing import Any
 
@@ -32,7 +33,13 @@ class Survivors:
         for row in self._store.restored_sessions():
             if not row["pid"] or not space or row["space"] != space:
                 self._keep(row, None)  # nothing proves its end
-            elif (pidfd := _pidfd_of(row["pid"], row["start"])) is None:
+                continue
+            try:
+                pidfd = _pidfd_of(row["pid"], row["start"])
+            except (OSError, OverflowError):  # no descriptor left, or a number that no process has
+                self._keep(row, None)
+                continue
+            if pidfd is None:
                 self._store.close_session(row["session"], True)
             else:
                 self._keep(row, pidfd)
@@ -63,8 +70,11 @@ def _pidfd_of(pid: int, start: int) -> int | None:
     """Of the process that had this pid and start time; None when it has ended."""
     try:
         pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        # The latter two: the number is that of another process's thread by now.
+        if error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL):
+            return None
+        raise
     # Read after the pidfd was opened: the same start time, so the same process.
     if start and start_ticks(pid) not in (0, start):
         os.close(pidfd)

@@ -233,6 +233,33 @@ def test_a_store_that_does_not_end_in_time_does_not_count(client, worker):
     assert worker._doomed == set()
 
 
+def test_a_fault_in_a_flush_spares_no_job_of_it(client):
+    class Failing(MovingTensors):
+        def buffers(self):
+            raise RuntimeError("the buffers are gone")
+
+        job_options = dict
+
+    worker = worker_of(client, tensors=Failing())
+    client.attach(7)
+    engine = client.engines[0]
+    worker.submit_store(1, device(), spec())
+    worker.submit_load(2, spec(), device())
+    worker.submit_store(3, device(), spec())
+    worker.wait({1, 2})  # the window fails; the wait goes on all the same
+    assert engine.waits != []
+    assert guard.fault_count() == 1
+
+    def broken(jobs, timeout_s):
+        raise RuntimeError("planted")
+
+    engine.wait = broken
+    worker.wait({1, 2})
+    for job in (1, 2, 3):
+        engine.end(job)
+    assert outcome(worker) == {1: False, 2: False, 3: True}
+
+
 def test_outdated_loads_fail(client, worker):
     worker.submit_load(1, spec(), device())
     worker.doom({1, 50})
