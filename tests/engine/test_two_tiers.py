@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -182,7 +182,8 @@ def test_little_room_in_engine_and_dram(root, start, dense, references):
             for _ in range(6):
                 assert writer.generate(prompts, 80) == expected
                 host.settle(writer)
-                on_storage(host)
+                with closing(host.control()) as control:
+                    assert control.flush(20.0)  # written, or dropped
                 if host.counters()["storage_promoted_chunks"] > 0:
                     break
             counters = {name: n for name, n in host.counters().items() if n and "storage_" in name}
