@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvtier.client.client import Client
-    from kvtier.client.devices import CudaDevice, Device, HostDevice, PjrtDevice
+    from kvtier.client.devices import CudaDevice, Device, HostDevice, PjrtDevice, buffer_address
     from kvtier.client.leases import ReadLease, WriteLease
     from kvtier.client.namespace import Namespace
     from kvtier.client.torch_tpu import TorchTpuTensors
@@ -64,6 +64,7 @@ _HOME = {
     "TorchTpuTensors": "kvtier.client.torch_tpu",
     "UnknownLease": "kvtier.errors",
     "WriteLease": "kvtier.client.leases",
+    "buffer_address": "kvtier.client.devices",
 }
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "TorchTpuTensors",
     "UnknownLease",
     "WriteLease",
+    "buffer_address",
 ]
 
 

@@ -122,7 +122,7 @@ class Kvtier:
     def __init__(self, blocks: Blocks, order: list[int], threads: int) -> None:
         import numpy as np
 
-        from kvtier import TorchTpuTensors
+        from kvtier import TorchTpuTensors, buffer_address
         from kvtier.client.devices import native_backend
         from kvtier.io import native
 
@@ -135,7 +135,7 @@ class Kvtier:
             backend=native_backend(self._tensors.device),
         )
         page = blocks.page_bytes
-        regions = [(layer << 44, page, page) for layer in range(LAYERS)]
+        regions = [(buffer_address(layer), page, page) for layer in range(LAYERS)]
         self._layout = self._engine.add_layout(regions, blocks.count, 1)
         self._blocks = np.array(order, np.int64)
         self._places = np.arange(len(order), dtype=np.int64)

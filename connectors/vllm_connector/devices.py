@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Region = tuple[int, int, int]  # (address of block 0, bytes between blocks, page bytes)
 
-_BUFFER_SHIFT = 44  # an address on a device with buffers is (ordinal << this) + offset
-
 
 class DeviceTensors(Protocol):
     """The KV cache's tensors, as one kind of device has them."""
@@ -102,6 +100,8 @@ class TpuTensors:
 
     def region(self, index: int, page_bytes: int) -> Region:
         """See DeviceTensors."""
+        from kvtier import buffer_address
+
         tensor, ordinal = self._tensors[index], self._ordinals[index]
         layout, logical_bytes = self._layouts[ordinal], tensor.untyped_storage().nbytes()
         if layout.device_bytes != logical_bytes:
@@ -116,7 +116,7 @@ class TpuTensors:
                 f"blocks of {page_bytes} bytes at {offset} + n * {stride} cut tiles of the device "
                 f"({layout.words}, {layout.unit_bytes} bytes together)"
             )
-        return (ordinal << _BUFFER_SHIFT) + offset, stride, page_bytes
+        return buffer_address(ordinal, offset), stride, page_bytes
 
     def job_options(self) -> dict[str, Any]:
         """The buffers, which the job holds."""

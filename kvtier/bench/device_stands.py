@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvtier.client.devices import buffer_address
 from kvtier.io import native
 
-BUFFER_SHIFT: Final = 44  # an address is the ordinal of a buffer, shifted, plus an offset
 _CUDA_LIBRARY: Final = "libcuda.so.1"
 
 
@@ -80,7 +80,7 @@ class _Handles:
     """Parts that are buffers of a runtime."""
 
     def __init__(self, parts: int, ask: Callable[[], npt.NDArray[np.uint64]]) -> None:
-        self.addresses = [part << BUFFER_SHIFT for part in range(parts)]
+        self.addresses = [buffer_address(part) for part in range(parts)]
         self._ask = ask
 
     def buffers(self) -> npt.NDArray[np.uint64]:

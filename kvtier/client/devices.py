@@ -35,6 +35,11 @@ class CudaDevice:
 Device = HostDevice | PjrtDevice | CudaDevice
 
 
+def buffer_address(ordinal: int, offset: int = 0) -> int:
+    """For `CopyEngine.add_layout`, on a device with buffers: `offset` bytes into the buffer `ordinal`."""
+    return (ordinal << native.DEVICE_BUFFER_SHIFT) + offset
+
+
 def native_backend(device: Device) -> native.CopyBackend:
     """What copies from and to the device. Raises InvalidArgument when it cannot be had."""
     match device:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from kvtier.client.devices import PjrtDevice, native_backend
+from kvtier.client.devices import PjrtDevice, buffer_address, native_backend
 from kvtier.errors import InvalidArgument
 from kvtier.io import native
 
@@ -160,7 +160,7 @@ def _self_test(tensors: native.TorchTpuBuffers, device: PjrtDevice, like: TpuTen
     memory = np.zeros(size, np.uint8)
     engine = native.CopyEngine(None, threads=1, arena=memory.data, backend=native_backend(device))
     try:
-        layouts = [engine.add_layout([(ordinal << 44, size, size)], 1, 1) for ordinal in range(2)]
+        layouts = [engine.add_layout([(buffer_address(ordinal), size, size)], 1, 1) for ordinal in range(2)]
         zero, refs = (
             np.zeros(1, np.int64),
             (np.zeros(1, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint64)),

@@ -1,6 +1,7 @@
 """The one door to the native module."""
 
 from tpu_sync_native import (
+    DEVICE_BUFFER_SHIFT,
     POLICIES,
     CopyBackend,
     CopyEngine,
@@ -33,6 +34,7 @@ from tpu_sync_native import (
 )
 
 __all__ = [
+    "DEVICE_BUFFER_SHIFT",
     "POLICIES",
     "CopyBackend",
     "CopyEngine",

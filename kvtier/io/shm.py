@@ -2,7 +2,7 @@
 
 1. `private_dir` makes or checks the directory: ours, 0700.
 2. `ArenaFiles` takes the lock; a second daemon fails here, before it touches anything. The lock is held until
-   the last thread of a killed daemon has ended, so nothing of it still reads from storage into the arena.
+   the last thread of a killed daemon has ended. Reads that the kernel had begun for it may still land.
 3. What an earlier daemon left behind is opened. Whether it can be kept is the native store's to say.
 4. If not, `make_anew` removes it and makes both files, exclusively, 0600: engines that still map the former
    ones hold files without a name, and find out by the end of their connection.

@@ -78,6 +78,7 @@ void BindDevices(py::module_& module) {
       .def("capabilities",
            [](const CopyBackend& backend) { return CapabilitiesDict(backend.capabilities()); })
       .def("last_error", &CopyBackend::last_error);
+  module.attr("DEVICE_BUFFER_SHIFT") = kDeviceBufferShift;
   module.def("host_backend", &MakeHostBackend);
   const PjrtOptions pjrt;
   module.def("pjrt_backend", &PjrtBackendOf, py::arg("library") = "", py::kw_only(), py::arg("api") = 0,

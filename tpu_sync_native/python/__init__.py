@@ -1,6 +1,7 @@
 """The native heart: shared index, slots and leases, per-session rings, and the device copy engine."""
 
 from tpu_sync_native._core import (
+    DEVICE_BUFFER_SHIFT,
     POLICIES,
     CopyBackend,
     CopyEngine,
@@ -33,6 +34,7 @@ from tpu_sync_native._core import (
 )
 
 __all__ = [
+    "DEVICE_BUFFER_SHIFT",
     "POLICIES",
     "CopyBackend",
     "CopyEngine",

@@ -197,7 +197,7 @@ class CopyEngine:
     def add_layout(
         self,
         # (address of block 0, bytes between blocks, page bytes). Where the backend has buffers, an address is
-        # (ordinal of the buffer << 44) + offset.
+        # (ordinal of the buffer << DEVICE_BUFFER_SHIFT) + offset.
         regions: Sequence[tuple[int, int, int]],
         num_blocks: int,
         blocks_per_chunk: int,

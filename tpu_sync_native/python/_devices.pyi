@@ -1,12 +1,15 @@
 """The part of `_core` that is about devices. There is no module of this name: it is one file of the stub."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 U64 = npt.NDArray[np.uint64]
+
+# Where a backend has buffers, a device address is (a buffer's ordinal << this) + an offset in it.
+DEVICE_BUFFER_SHIFT: Final[int]
 
 class CopyBackend:
     """What moves the bytes of one kind of device; made by the functions below, given to a CopyEngine."""

@@ -237,9 +237,7 @@ TEST(ANamespaceThatHangsLeavesTheOthersTheirTurn) {
   options.store_threads = 2;
   TierHost host(fake.files(), options);
   host.Start();
-  constexpr char kOther[] = "namespace-other!";
-  const uint32_t other = host.base.store->OpenNamespace(kOther, TierHost::kChunkBytes);
-  host.tier->OpenNamespace(other, kOther, TierHost::kChunkBytes, "{}", Codec::kRaw);
+  const uint32_t other = host.OpenOther();
   const std::string path = NamespaceDirectory(reinterpret_cast<const uint8_t*>(TierHost::kId));
   fake.plan->Add({.ops = kOpAppend, .pattern = path + "/*.kvs", .times = -1, .hang = true});
   host.Put(0, 50);

@@ -65,6 +65,13 @@ class TierHost {
     tier->OpenNamespace(ns, kId, kChunkBytes, meta, codec, told);
     CHECK(Eventually([&] { return NamespaceState() == "ready" || NamespaceState().starts_with("apart: "); }));
   }
+  // A second namespace, which is opening when this returns.
+  uint32_t OpenOther() {
+    constexpr char kOther[] = "namespace-other!";
+    const uint32_t other = base.store->OpenNamespace(kOther, kChunkBytes);
+    tier->OpenNamespace(other, kOther, kChunkBytes, "{}", Codec::kRaw);
+    return other;
+  }
   void Clear() {
     base.store->ClearNamespace(ns);
     tier->ClearNamespace(ns);

@@ -1,13 +1,11 @@
 // A warm restart: what an earlier daemon left, from the slot records alone.
 //
 //   1  namespaces and the rows of sessions and write leases are read; boot_id has changed before, so sessions
-//   of
-//      the former daemon are over
+//      of the former daemon are over
 //   2  the index is emptied, and each slab's records are judged: a committed chunk that is consistent in
-//   itself
-//      and with its slab goes back into the index under its old generation. A slot that a write lease had out
-//      is quarantined if any session of the lease's group is not known to have ended. Every other slot is
-//      free, its generation raised
+//      itself and with its slab goes back into the index under its old generation. A slot that a write lease
+//      had out is quarantined if any session of the lease's group is not known to have ended. Every other
+//      slot that was in use is free, its generation raised
 //   3  the policy is given the chunks, the lowest slot of the lowest slab as the youngest: a slab is filled
 //      upwards, so a prefix keeps its beginning longest. Earlier uses are forgotten
 //   4  quarantines and their sessions are made; all other rows are closed
@@ -138,7 +136,7 @@ Verdict Restorer::Judge(uint32_t slot, uint32_t i) const {
     case SlotState::kFree:
       return torn ? Verdict::kUnfinished : Verdict::kFree;
     case SlotState::kPromoting:
-      return Verdict::kUnfinished;  // what read into it has ended with its daemon
+      return Verdict::kUnfinished;  // its daemon is gone; see decision 0022 of its reads
     case SlotState::kReserved:
     case SlotState::kQuarantined: {
       const uint32_t lease = PlaceLease(place);
