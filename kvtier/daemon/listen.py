@@ -1,5 +1,8 @@
-"""Claiming an address: the lock beside the socket, and what a dead daemon left at its path."""
+"""Claiming an address: the lock beside the socket, what a dead daemon left at its path, and whether the names
+are still there: people and cleaners of temporary files remove them under a serving daemon.
+"""
 
+import os
 import socket
 import stat
 from pathlib import Path
@@ -20,17 +23,10 @@ class Claim:
         if not base.parent.is_dir() or base.parent == runtime_dir():
             private_dir(base.parent, "address")
         self.session_path = base.with_name(base.name + ".session")
+        self._lock_path = base.with_name(base.name + ".lock")
+        self._noted: dict[Path, tuple[int, int]] = {}
         self._paths = [self.session_path, *([address.path] if address.path else [])]
-        try:
-            self._lock = LockFile(base.with_name(base.name + ".lock"))
-        except HeldElsewhere as error:
-            raise AlreadyServing(
-                f"address = '{address}' is served by another kvtier daemon ({error.holder})"
-            ) from None
-        except OSError as error:
-            raise ConfigError(
-                f"address = '{address}': its directory cannot be written to: {error.strerror}"
-            ) from None
+        self._lock = self._take_lock()
         try:
             for path in self._paths:
                 _remove_stale(path, address)
@@ -38,11 +34,49 @@ class Claim:
             self._lock.release()
             raise
 
+    def note(self) -> None:
+        """The names are there now, all of them ours."""
+        self._noted = {path: _identity(path) for path in (*self._paths, self._lock_path)}
+
+    def lost(self) -> bool:
+        """A name that was noted is gone, or is another's."""
+        return any(_identity(path) != noted for path, noted in self._noted.items())
+
+    def renew(self) -> None:
+        """Make the directory and the lock anew where they are gone. What is at the paths may be replaced then.
+
+        AlreadyServing when another daemon has come in between.
+        """
+        private_dir(self._lock_path.parent, "address")
+        if _identity(self._lock_path) != self._noted[self._lock_path]:
+            former, self._lock = self._lock, self._take_lock()
+            former.forget()
+
+    def _take_lock(self) -> LockFile:
+        try:
+            return LockFile(self._lock_path)
+        except HeldElsewhere as error:
+            raise AlreadyServing(
+                f"address = '{self.address}' is served by another kvtier daemon ({error.holder})"
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"address = '{self.address}': its directory cannot be written to: {error.strerror}"
+            ) from None
+
     def release(self) -> None:
         """Remove the sockets and let go of the lock. Idempotent."""
         for path in self._paths:
             path.unlink(missing_ok=True)
         self._lock.release()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino
 
 
 def _remove_stale(path: Path, address: Address) -> None:

@@ -34,7 +34,7 @@ from kvtier.daemon.namespaces import Namespaces
 from kvtier.daemon.notify import notify
 from kvtier.daemon.sessions import Sessions, SharedFds
 from kvtier.daemon.storage import StorageTier
-from kvtier.errors import ConfigError, InvalidArgument
+from kvtier.errors import ConfigError, InvalidArgument, KVTierError
 from kvtier.io.native import Store, why_not_kept
 from kvtier.io.process import host_boot
 from kvtier.io.shm import ArenaFiles, memfd
@@ -48,6 +48,9 @@ DRAIN_POLL_S: Final = 0.02
 GRPC_STOP_S: Final = 0.5
 SETTLE_POLL_S: Final = 0.5
 STORAGE_LOOK_S: Final = 1.0
+SOCKETS_LOOK_S: Final = 0.5
+FORMER_GRPC_S: Final = 60.0
+"""What a call may still take that came in by a socket which is gone."""
 
 
 class Daemon:
@@ -66,6 +69,8 @@ class Daemon:
         self._draining = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._servers: list[grpc.aio.Server] = []  # the last one listens, those before end their calls
+        self._retired: set[asyncio.Task[None]] = set()
 
     async def run(self, on_ready: Callable[["Daemon"], None] = lambda _: None) -> None:
         """Serve until a signal or `request_stop`. Raises ConfigError or AlreadyServing at start."""
@@ -156,9 +161,12 @@ class Daemon:
         )
         stack.push_async_callback(self._sessions.stop)
         self._sessions.start()
-        await self._start_grpc(stack, claim)
+        self._control = self._make_control()
+        stack.push_async_callback(self._stop_grpc)
+        await self._listen_grpc(claim)
+        claim.note()
         self._http = self._start_http(stack)
-        for watching in (self._watch_population(), self._watch_storage()):
+        for watching in (self._watch_population(), self._watch_storage(), self._watch_sockets(claim)):
             stack.callback(asyncio.create_task(watching).cancel)
         files.settle()
         self._log.info(
@@ -226,15 +234,9 @@ class Daemon:
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             raise ConfigError(f"the arena cannot be made: {error}") from None
 
-    async def _start_grpc(self, stack: contextlib.AsyncExitStack, claim: Claim) -> None:
-        server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.so_reuseport", 0),
-            ),
-        )
-        control = service.Service(
+    def _make_control(self) -> service.Service:
+        self._health = grpc_health.HealthServicer()
+        return service.Service(
             self._store,
             self._sessions,
             self._namespaces,
@@ -242,25 +244,46 @@ class Daemon:
             drain=self.drain,
             flush=self.flush,
         )
-        name = service.add_to(server, control)
-        self._health = grpc_health.HealthServicer()
+
+    async def _listen_grpc(self, claim: Claim) -> None:
+        """Serve the control calls at the address, in place of whatever has its name.
+
+        A server removes the name that it has bound when it stops. So it binds one of its own, which is then
+        renamed: the address outlives it.
+        """
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.so_reuseport", 0),
+            ),
+        )
+        name = service.add_to(server, self._control)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (name, reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
         reflection.enable_server_reflection(names, server)
+        path, target = claim.address.path, claim.address.grpc_target
+        if path is not None:
+            bound_path = path.with_name(f"{path.name}.{len(self._servers)}")
+            target = f"unix:{bound_path}"
         try:
-            bound = server.add_insecure_port(claim.address.grpc_target)
+            bound = server.add_insecure_port(target)
         except RuntimeError as error:
             raise ConfigError(f"address = '{claim.address}' cannot be listened on: {error}") from None
         if not bound:
             raise ConfigError(f"address = '{claim.address}' cannot be listened on")
-        if claim.address.path is not None:
-            claim.address.path.chmod(0o600)
-        else:
+        if path is None:
             self._log.warning("any user of this host can reach a TCP address", address=str(claim.address))
         await server.start()
-        stack.push_async_callback(server.stop, GRPC_STOP_S)
+        self._servers.append(server)
+        if path is not None:
+            bound_path.chmod(0o600)
+            bound_path.replace(path)
         for served in ("", name):
             await self._health.set(served, health_pb2.HealthCheckResponse.SERVING)
+
+    async def _stop_grpc(self) -> None:
+        await asyncio.gather(*(server.stop(GRPC_STOP_S) for server in self._servers))
 
     def _start_http(self, stack: contextlib.AsyncExitStack) -> Health | None:
         if self._config.http == "off":
@@ -301,6 +324,29 @@ class Daemon:
         while self._storage.on:
             self._storage.notice()
             await asyncio.sleep(STORAGE_LOOK_S)
+
+    async def _watch_sockets(self, claim: Claim) -> None:
+        """Somebody removes the sockets: engines that are attached do not notice, others would find nobody."""
+        said = ""
+        while True:
+            await asyncio.sleep(SOCKETS_LOOK_S)
+            if self._draining or not claim.lost():
+                continue
+            try:
+                claim.renew()
+                self._sessions.listen()
+                if claim.address.path is not None:
+                    former = self._servers[-1]
+                    await self._listen_grpc(claim)
+                    # Calls under way go on; the next ones of their clients come to the new one.
+                    self._retired.add(asyncio.create_task(former.stop(FORMER_GRPC_S)))
+                claim.note()
+            except (KVTierError, OSError) as error:
+                if said != (said := str(error)):
+                    self._log.error("the sockets are gone, and cannot be made anew", error=said)
+            else:
+                said = ""
+                self._log.warning("the sockets had been removed: listening anew", address=str(claim.address))
 
     async def flush(self, deadline_s: float) -> bool:
         """Wait until what was committed so far is on storage or dropped; False: not in time."""

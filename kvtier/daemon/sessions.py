@@ -82,6 +82,7 @@ class Sessions:
         self._draining = False
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: list[asyncio.Task[None]] = []  # at most one
         self._deaths = Deaths(lambda session: self._store.close_session(session, True))
         self._survivors = Survivors(store, self._deaths)
 
@@ -90,12 +91,21 @@ class Sessions:
     def start(self) -> None:
         """Look after an earlier daemon's sessions, and listen on the session socket (0600)."""
         self._survivors.start()
+        self.listen()
+
+    def listen(self) -> None:
+        """On a new session socket (0600), in place of whatever has its name. Open sessions do not notice."""
+        for task in self._accepting:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(str(self._path))
         self._path.chmod(0o600)
         listener.listen(2 * STRANGERS_MAX)
         self._listener = listener
-        self._spawn(self._accept(listener))
+        self._accepting = [self._spawn(self._accept(listener))]
 
     def refuse_new(self) -> None:
         """No attach from now on; sessions that are open live on."""
@@ -202,10 +212,11 @@ class Sessions:
         found = self._pending.pop(token, None)
         return found[0] if found else None
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

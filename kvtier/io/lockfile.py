@@ -44,6 +44,12 @@ class LockFile:
         os.close(self._fd)
         self._fd = None
 
+    def forget(self) -> None:
+        """Let go of a lock whose file somebody has removed; what has its name now is another's. Idempotent."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
     def __enter__(self) -> "LockFile":
         return self
 
