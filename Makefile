@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 VLLM_ENV := .envs/vllm
+SGLANG_ENV := .envs/sglang
 TORCH_TPU_ENV := .envs/torch-tpu
 PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-device lint format bench clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device lint format bench clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
@@ -38,6 +39,16 @@ $(VLLM_ENV)/.built: $(VLLM_ENV)/.engine $(NATIVE_SOURCES)
 	$(VLLM_ENV)/bin/python -m pip install -q -c requirements/build.txt --no-build-isolation --editable .
 	touch $@
 
+# SGLang pins other versions of the same half, so it has an environment of its own, and a Python of its own: requirements/sglang-cpu.txt.
+SGLANG_PYTHON ?= python3.11
+$(SGLANG_ENV)/.engine: requirements/install-sglang-cpu.sh requirements/sglang-cpu.txt requirements/build.txt
+	PYTHON=$(SGLANG_PYTHON) sh requirements/install-sglang-cpu.sh $(SGLANG_ENV)
+	touch $@
+
+$(SGLANG_ENV)/.built: $(SGLANG_ENV)/.engine $(NATIVE_SOURCES)
+	$(SGLANG_ENV)/bin/python -m pip install -q -c requirements/build.txt --no-build-isolation --editable .
+	touch $@
+
 # The PJRT plugin of the device tests. KVTIER_PJRT_CPU_PLUGIN names what it wraps, when it is loaded.
 TEST_PLUGIN := build/test-plugin/libkvtier_test_pjrt.so
 $(TEST_PLUGIN): $(VENV)/.tools $(wildcard tpu_sync_native/tests/pjrt_plugin/*) tpu_sync_native/src/pjrt/api.h CMakeLists.txt
@@ -60,13 +71,16 @@ demo-replay: setup
 test: test-unit test-native test-engine test-device
 
 test-unit: setup $(TEST_PLUGIN)
-	$(PY) -m pytest tests --ignore=tests/engine --ignore=tests/device
+	$(PY) -m pytest tests --ignore=tests/engine --ignore=tests/device --ignore=tests/sglang
 
 test-native:
 	sh tpu_sync_native/tests/run.sh
 
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine
+
+test-sglang: $(SGLANG_ENV)/.built
+	$(SGLANG_ENV)/bin/python -m pytest tests/sglang
 
 # Read by a test, never installed: the interface that kvtier_connectors.vllm_torchtpu is for.
 TORCHTPU_WHEEL := .cache/wheels/vllm_torchtpu_core-0.29.0-py3-none-any.whl

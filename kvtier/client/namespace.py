@@ -134,6 +134,18 @@ class Namespace:
             raise InvalidArgument(str(error)) from None
         return Hit(chunks, host_chunks, chunks - host_chunks)
 
+    def present(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Of each key by itself: it is readable, from any tier. An absent daemon: none is."""
+        attachment = self._keeper.attachment
+        index = None if attachment is None else attachment.indexes.get(self.id)
+        if attachment is None or index is None:
+            self._keeper.nudge()
+            return np.zeros(len(keys), np.bool_)
+        try:
+            return attachment.session.present(index, keys)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(str(error)) from None
+
     def lease_slots(self, keys: Keys) -> SlotLease:
         """Pin the leading keys that are there: one round trip. `len()` of it says how many, 0 is a miss.
 

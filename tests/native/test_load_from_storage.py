@@ -48,6 +48,7 @@ def test_a_load_takes_a_lease_whose_chunks_are_still_coming(tiers: TieredHost) -
     number, session = tiers.attach()
     store_and_drop(tiers, session, ns)
     assert session.lookup_tiers(ns, keys(0, COUNT + 1)) == (COUNT, 0)
+    assert session.present(ns, keys(COUNT - 1, 3)).tolist() == [True, False, False]
 
     device = np.zeros(COUNT * CHUNK, np.uint8)
     engine = native.CopyEngine(session, threads=1)

@@ -209,6 +209,21 @@ def test_without_storage_there_is_one_tier(host: Host) -> None:
     session.release(read.lease)
 
 
+@pytest.mark.parametrize("count", [7, 600])  # with the GIL, and without
+def test_presence_of_each_key_by_itself(host: Host, count: int) -> None:
+    _, session = host.attach()
+    ns = host.store.open_namespace(bytes(16), PAGE)
+    names = keys(0, count)
+    wanted = [i % 3 != 1 and i != 0 for i in range(count)]
+    stored(session, ns, [name for name, there in zip(names, wanted, strict=True) if there])
+    assert session.present(ns, names).tolist() == wanted
+    packed = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(count, -1)
+    assert session.present(ns, packed).tolist() == wanted
+    assert session.present(ns, []).tolist() == []
+    session.mark_lost()
+    assert session.present(ns, names).tolist() == [False] * count
+
+
 def test_an_empty_catalog_is_read_only_and_of_one_size() -> None:
     catalog_fd = memfd("catalog")
     native.catalog_make_empty(catalog_fd, 7)

@@ -60,6 +60,18 @@ class PySession {
     return WithoutGil([&] { return session_.Lookup(ns, packed.batch()); });
   }
 
+  py::array_t<bool> Present(uint32_t ns, const py::object& keys) const {
+    const PackedKeys packed(keys);
+    py::array_t<bool> present(packed.batch().count);
+    bool* const out = present.mutable_data();
+    if (packed.batch().count <= kLookupKeysWithGilMax) {
+      session_.Present(ns, packed.batch(), out);
+    } else {
+      WithoutGil([&] { session_.Present(ns, packed.batch(), out); });
+    }
+    return present;
+  }
+
   PyReadGrant Lease(uint32_t ns, const py::object& keys) {
     const PackedKeys packed(keys);
     Incoming reply;
@@ -209,6 +221,7 @@ void BindSession(py::module_& module) {
             return py::make_tuple(hits.chunks, hits.host_chunks);
           },
           py::arg("ns"), py::arg("keys"))
+      .def("present", &PySession::Present, py::arg("ns"), py::arg("keys"))
       .def("lease", &PySession::Lease, py::arg("ns"), py::arg("keys"))
       .def("reserve", &PySession::Reserve, py::arg("ns"), py::arg("keys"))
       .def("release", &PySession::Release, py::arg("lease"))

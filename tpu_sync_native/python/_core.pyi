@@ -150,6 +150,8 @@ class Session:
         """Leading keys that are readable, from any tier. No IPC, no side effect. 0 when lost."""
     def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]:
         """(leading keys readable from any tier, those of them that are in DRAM)."""
+    def present(self, ns: int, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Of each key by itself: it is readable, from any tier. All False when lost."""
     def lease(self, ns: int, keys: Keys) -> ReadGrant: ...
     def reserve(self, ns: int, keys: Keys) -> WriteGrant: ...
     def release(self, lease: int) -> None:

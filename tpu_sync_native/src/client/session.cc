@@ -68,6 +68,17 @@ TierHits Session::Lookup(uint32_t ns, const KeyBatch& keys) const {
   return hits;
 }
 
+void Session::Present(uint32_t ns, const KeyBatch& keys, bool* present) const {
+  if (lost() != Lost::kNo) {
+    std::fill_n(present, keys.count, false);
+    return;
+  }
+  const uint32_t found = EachPresent(arena_->index(), catalog_.reader(), ns, keys, present);
+  lookups_.fetch_add(1, std::memory_order_relaxed);
+  lookup_keys_.fetch_add(keys.count, std::memory_order_relaxed);
+  lookup_hits_.fetch_add(found, std::memory_order_relaxed);
+}
+
 uint64_t Session::EpochBelow(uint32_t ns) const {
   const MetaView& view = arena_->index().view();
   return ns < view.namespaces_max() ? view.ns(ns).epoch_below.load(std::memory_order_acquire) : 0;

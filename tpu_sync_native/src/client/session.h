@@ -46,6 +46,8 @@ class Session {
 
   // Leading keys that are readable from any tier; no IPC, no side effect; none when lost.
   TierHits Lookup(uint32_t ns, const KeyBatch& keys) const;
+  // Of each key by itself whether it is readable; nothing is when lost.
+  void Present(uint32_t ns, const KeyBatch& keys, bool* present) const;
 
   // NamespaceRecord::epoch_below, as the daemon left it; also when lost.
   uint64_t EpochBelow(uint32_t ns) const;

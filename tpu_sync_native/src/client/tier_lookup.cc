@@ -21,4 +21,15 @@ TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uin
   return hits;
 }
 
+uint32_t EachPresent(const IndexReader& index, const CatalogReader& catalog, uint32_t ns,
+                     const KeyBatch& keys, bool* present) {
+  uint32_t total = 0;
+  for (uint32_t i = 0; i < keys.count; ++i) {
+    const KeyBatch one{keys.bytes, keys.offsets + i, 1};
+    present[i] = LookupTiers(index, catalog, ns, one).chunks != 0;
+    total += present[i];
+  }
+  return total;
+}
+
 }  // namespace tpu_sync_native

@@ -13,4 +13,8 @@ namespace tpu_sync_native {
 TierHits LookupTiers(const IndexReader& index, const CatalogReader& catalog, uint32_t ns,
                      const KeyBatch& keys);
 
+// The same of every key by itself: present[i] says whether keys.at(i) is readable. Returns how many are.
+uint32_t EachPresent(const IndexReader& index, const CatalogReader& catalog, uint32_t ns,
+                     const KeyBatch& keys, bool* present);
+
 }  // namespace tpu_sync_native
