@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import vllm
+from kvtier_connectors.common.guard import guarded, nothing
 from kvtier_connectors.vllm_connector import compat, settings
-from kvtier_connectors.vllm_connector.guard import guarded, nothing
 from kvtier_connectors.vllm_connector.kernels import KernelReport, kernels_of, merged
 from kvtier_connectors.vllm_connector.logs import join_engine_log
 from kvtier_connectors.vllm_connector.manager import KVTierManager

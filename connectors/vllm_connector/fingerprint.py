@@ -15,9 +15,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvtier_connectors.common.weights import weights_identity
 from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.settings import Settings
-from kvtier_connectors.vllm_connector.weights import weights_identity
 
 logger = logging.getLogger(__name__)
 

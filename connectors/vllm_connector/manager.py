@@ -16,8 +16,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from kvtier_connectors.common.guard import guarded, nothing
 from kvtier_connectors.vllm_connector.books import Books, LeaseHome
-from kvtier_connectors.vllm_connector.guard import guarded, nothing
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.lookup import RequestView, chunk_keys, group_suffix
 from kvtier_connectors.vllm_connector.sources import Sources

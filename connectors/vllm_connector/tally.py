@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from kvtier_connectors.common.guard import fault_count
 from kvtier_connectors.vllm_connector import counters
 from kvtier_connectors.vllm_connector.books import Outcome
-from kvtier_connectors.vllm_connector.guard import fault_count
 from kvtier_connectors.vllm_connector.lookup import RequestView
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 

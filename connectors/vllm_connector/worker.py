@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from kvtier_connectors.common.guard import guarded, nothing, record_fault
 from kvtier_connectors.vllm_connector.devices import DeviceTensors, Region
-from kvtier_connectors.vllm_connector.guard import guarded, nothing, record_fault
 from kvtier_connectors.vllm_connector.layout import GroupPlan, block_positions
 from kvtier_connectors.vllm_connector.transfer import SlotSpec
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, TransferResult

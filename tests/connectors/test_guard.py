@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.common import guard
 
 
 class Hooks:

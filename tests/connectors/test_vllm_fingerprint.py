@@ -5,7 +5,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from kvtier_connectors.vllm_connector import fingerprint, weights
+from kvtier_connectors.common import weights
+from kvtier_connectors.vllm_connector import fingerprint
 from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Packages that SGLang imports everywhere and a text model on a CPU never calls: any name can be had, none works.
+"""Packages that SGLang imports and a text model on a CPU never calls: any name can be had, none works.
 
 `pretend(__name__)` in a package's `__init__.py` makes the package and all its submodules such.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _Absent(type):
-    """A class whose attributes exist (members of enumerations are used as keys) and which cannot be called."""
+    """A class whose attributes exist (members of enumerations are keys) and which cannot be called."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

@@ -1,8 +1,8 @@
 """SGLang plugin: HiCache where the device is the CPU.
 
-SGLang moves KV between device and host pools by CUDA kernels. This puts indexed copies by torch in their place, and
-takes out the pinning of host memory. All the rest (radix tree, controllers and their threads, host pools, the
-storage factory) is SGLang's own.
+SGLang moves KV between device and host pools by CUDA kernels. This puts indexed copies by torch in their
+place, and takes out the pinning of host memory. All the rest (radix tree, controllers and their threads, host
+pools, the storage factory) is SGLang's own.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,9 @@ def at(pool: Any, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return indices // pool.page_size, indices % pool.page_size
 
 
-def load_mha(pool: Any, _device_pool: Any, host: Any, device: Any, layer: int, _io: str, *, is_draft: bool = False):
+def load_mha(
+    pool: Any, _device_pool: Any, host: Any, device: Any, layer: int, _io: str, *, is_draft: bool = False
+):
     if not is_draft and not 0 <= layer < pool.target_layer_num:
         return
     for buffer, rows in ((pool.k_buffer, pool.device_k_buffers), (pool.v_buffer, pool.device_v_buffers)):
@@ -46,7 +48,9 @@ def store_mha(pool: Any, _device_pool: Any, host: Any, device: Any, _io: str):
             pages_of(pool, buffer, layer)[at(pool, host)] = rows[layer][device]
 
 
-def load_mla(pool: Any, _device_pool: Any, host: Any, device: Any, layer: int, _io: str, *, is_draft: bool = False):
+def load_mla(
+    pool: Any, _device_pool: Any, host: Any, device: Any, layer: int, _io: str, *, is_draft: bool = False
+):
     ours = pool._host_layer_by_controller.get(layer)
     if ours is not None:
         rows = pool.device_kv_buffers[pool._buffer_index_by_layer[layer]]
@@ -66,7 +70,9 @@ def load_state(src: Any, dst: Any, src_indices: Any, dst_indices: Any, layer_id:
     dst[dst_indices] = src[src_indices, layer_id, 0]
 
 
-def store_states(src_layers: Any, dst: Any, src_indices: Any, dst_indices: Any, num_layers: int, *_: Any, **__: Any):
+def store_states(
+    src_layers: Any, dst: Any, src_indices: Any, dst_indices: Any, num_layers: int, *_: Any, **__: Any
+):
     for layer in range(num_layers):
         dst[dst_indices, layer, 0] = src_layers[layer][src_indices]
 

@@ -1,7 +1,7 @@
 """No fault of ours reaches the engine: a hook that fails answers as an empty cache would.
 
-vLLM has no isolation around connector hooks; one exception ends the engine core. Each distinct fault is
-logged once with its traceback and counted always.
+Engines have little or no isolation around such hooks: in vLLM one exception ends the engine core. Each
+distinct fault is logged once with its traceback and counted always.
 """
 
 import functools

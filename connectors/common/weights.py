@@ -26,10 +26,12 @@ def weights_identity(
     commit: str | None,
     load_format: str,
     seed: int | None,
+    setting: str = "kv_connector_extra_config",
 ) -> str:
     """A string that is the same only for the same weights.
 
-    model: directory, file or hub name; commit: of the hub snapshot, as loaded; seed: of made-up weights.
+    model: directory, file or hub name; commit: of the hub snapshot, as loaded; seed: of made-up weights;
+    setting: where the operator can say it.
     """
     if weights_id:
         return f"operator:{weights_id}"
@@ -44,8 +46,9 @@ def weights_identity(
         return f"commit:{revision}"
     logger.warning(
         "kvtier: cannot tell which weights %s has (no local files, no commit): this engine shares its cache "
-        "with no other process. Set weights_id in kv_connector_extra_config, or a commit as --revision.",
+        "with no other process. Set weights_id in %s, or a commit as --revision.",
         model,
+        setting,
     )
     return f"unknown:{secrets.token_hex(16)}"
 

@@ -1,0 +1,1 @@
+"""What the adapters share: nothing here knows an engine."""
