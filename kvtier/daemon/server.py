@@ -129,14 +129,16 @@ class Daemon:
         config = self._config
         claim = Claim(parse_address(config.address))
         stack.callback(claim.release)
-        files = ArenaFiles(config.shm_dir)
-        stack.callback(files.close)
-        if reason := self._why_not_kept(files):
+        self._files = files = ArenaFiles(config.shm_dir)
+        stack.callback(self._leave_arena)
+        reason = self._why_not_kept(files)
+        # Before anything is removed: a start that fails leaves what it has found. What is not kept is freed.
+        if warning := check_free(config, files.found_bytes):
+            self._log.warning(warning)
+        if reason:
             if files.found_bytes:
                 self._log.warning("starting empty", reason=reason, bytes=files.found_bytes)
             files.make_anew()
-        if warning := check_free(config, 0 if reason else files.found_bytes):
-            self._log.warning(warning)
         doorbell_fd = memfd("kvtier-doorbell")
         stack.callback(os.close, doorbell_fd)
 
@@ -185,7 +187,16 @@ class Daemon:
         """Before the store, which its threads use; a second signal skips the waiting."""
         in_order = self._stop.is_set() and not self._hurry.is_set()
         wait_s = self._config.drain_timeout if in_order else 0.0
-        await asyncio.to_thread(self._storage.stop, wait_s)
+        if not await asyncio.to_thread(self._storage.stop, wait_s):
+            self._files.hold_to_the_end()
+
+    def _leave_arena(self) -> None:
+        if left_bytes := self._files.close():
+            self._log.info(
+                "the arena stays in memory for the next daemon",
+                bytes=left_bytes,
+                free_it=f"kvtier admin destroy --shm-dir {self._config.shm_dir}",
+            )
 
     def _why_not_kept(self, files: ArenaFiles) -> str:
         config = self._config

@@ -21,6 +21,8 @@ from kvtier.sizes import show_size
 CHECK_S: Final = 10.0
 """How long a start waits for the root to answer."""
 HEARTBEAT_S_MAX: Final = 2.0
+STOP_S_MIN: Final = 1.0
+"""However great the hurry: whether a thread hangs, or only has not ended yet, shows in that time."""
 
 
 class StorageTier:
@@ -154,11 +156,17 @@ class StorageTier:
                     "codec", namespace=row["index"], codec=row["codec"], tried=row["codec_tried"], **figures
                 )
 
-    def stop(self, wait_s: float) -> None:
-        """Write what is queued and leave, within `wait_s`; a medium that hangs is left behind."""
-        if self._tier is not None and not self._tier.stop(wait_s) and self._started:
+    def stop(self, wait_s: float) -> bool:
+        """Write what is queued and leave, within `wait_s` (STOP_S_MIN at least).
+
+        False: a thread was left behind in a medium that hangs, and may still read into the arena.
+        """
+        wait_s = max(wait_s, STOP_S_MIN)
+        ended = self._tier is None or self._tier.stop(wait_s)
+        if not ended and self._started:
             self._log.warning("storage did not stop in time; what was queued is not on it", wait_s=wait_s)
         os.close(self.catalog_fd)
+        return ended
 
 
 def options(config: Config) -> dict[str, int | float]:

@@ -50,6 +50,10 @@ class LockFile:
             os.close(self._fd)
             self._fd = None
 
+    def hold_to_the_end(self) -> None:
+        """Only the end of the process, all of its threads, lets go of it; `release` does nothing any more."""
+        self._fd = None
+
     def __enter__(self) -> "LockFile":
         return self
 

@@ -7,7 +7,8 @@
 4. If not, `make_anew` removes it and makes both files, exclusively, 0600: engines that still map the former
    ones hold files without a name, and find out by the end of their connection.
 5. `close` gives the lock back. The files stay for the next daemon, unless they were made anew and never
-   served (`settle`), or are to be gone (`remove`).
+   served (`settle`), or are to be gone (`remove`). After `hold_to_the_end` the lock outlives it: a thread of
+   this process may still write into the arena.
 """
 
 import os
@@ -88,13 +89,19 @@ class ArenaFiles:
         for path in self._paths():
             path.unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Give the lock back. Idempotent."""
+    def hold_to_the_end(self) -> None:
+        """Nobody else gets the arena before this process has ended: `close` keeps the lock."""
+        self._lock.hold_to_the_end()
+
+    def close(self) -> int:
+        """Give the lock back; how many bytes of memory stay. Idempotent."""
         if self._unsettled:
             self.remove()
             self._unsettled = False
+        left_bytes = sum(os.fstat(fd).st_blocks * 512 for fd in self._open_fds[:2])
         self._close_fds()
         self._lock.release()
+        return left_bytes
 
     def _paths(self) -> tuple[Path, ...]:
         return tuple(self._directory / name for name in _NAMES)
@@ -113,9 +120,9 @@ class ArenaFiles:
             self._open_fds.append(fd)
             fds.append(fd)
             status = os.fstat(fd)
-            self.found_bytes += 0 if self._unsettled else status.st_blocks * 512
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 return f"{path.name} is not a file of one name"
+            self.found_bytes += 0 if self._unsettled else status.st_blocks * 512
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 return f"{path.name} has mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}"
         self.data_fd, self.meta_fd = fds

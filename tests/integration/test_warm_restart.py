@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness import SETTLE_S, Daemon, child, keys_of, line_of, load, store, until
 
-from kvtier import Client, Namespace
+from kvtier import Client, DaemonUnavailable, Namespace
 
 StartDaemon = Callable[..., Daemon]
 
@@ -211,6 +211,37 @@ def test_what_does_not_fit_starts_empty_and_says_why(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
         assert load(namespace_of(client), keys_of("again", 3)) == 3
+
+
+NO_ROOM = """
+import kvtier.io.machine as machine
+machine.memory_available_bytes = lambda: {free}
+from kvtier.cli.main import main
+main()
+"""
+
+
+def test_a_start_that_has_no_room_leaves_the_arena_as_it_was(daemon: Daemon) -> None:
+    keys = keys_of("survives", 5)
+    with daemon.client() as client:
+        assert store(namespace_of(client), keys) == 5
+    assert daemon.stop() == 0
+    command = list(daemon.command)
+    for free in (0, 63 << 20):  # what the old arena takes would come free, and is counted
+        daemon.command[2] = NO_ROOM.format(free=free)
+        daemon.command = [*daemon.command, "--dram", "128MiB"]
+        with pytest.raises(DaemonUnavailable, match="is larger than the memory that is available now"):
+            daemon.start()
+        assert daemon.process.returncode == 2
+    daemon.command = command
+    daemon.start()
+    assert daemon.counters()["restart_kept"] == 5
+    assert daemon.stop() == 0
+    daemon.command = [*command, "--dram", "128MiB"]
+    daemon.command[2] = NO_ROOM.format(free=66 << 20)
+    daemon.start()
+    assert daemon.counters()["restart_kept"] == 0
+    assert daemon.counters()["data_bytes"] == 128 << 20
 
 
 def test_fresh_and_destroy(daemon: Daemon) -> None:

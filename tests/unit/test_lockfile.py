@@ -58,3 +58,13 @@ def test_release_twice(tmp_path):
     lock.release()
     assert (tmp_path / "a.lock").exists()
     other.release()
+
+
+def test_a_lock_that_is_held_to_the_end_outlives_its_release(tmp_path):
+    path = tmp_path / "a.lock"
+    lock = LockFile(path)
+    lock.hold_to_the_end()
+    lock.release()
+    assert path.exists()
+    with pytest.raises(HeldElsewhere):
+        LockFile(path)
