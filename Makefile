@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device lint format bench clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device lint format bench reliability clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
@@ -16,6 +16,7 @@ help:
 	@echo "make test         all tests: unit, property, native under sanitizers, real engines"
 	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
 	@echo "make bench        every named benchmark, with its reference measured in the same run"
+	@echo "make reliability  kill, stop, starve and corrupt everything, and write the table of docs/RELIABILITY.md"
 	@echo "make setup        environment in $(VENV), native build    make clean   remove what was built"
 
 # ---- environments ----
@@ -105,6 +106,9 @@ format: setup
 
 bench: setup $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/kvtier bench all
+
+reliability: setup
+	$(VENV)/bin/kvtier bench reliability --write docs/RELIABILITY.md
 
 clean:
 	rm -rf build dist .venv .envs .cache

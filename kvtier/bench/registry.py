@@ -35,6 +35,7 @@ BENCHES: Final = {
         Bench("device", "how fast do blocks move to and from a device, and what does a step feel of it?"),
         Bench("storage", "how fast do chunks go to storage and come back, next to what the disk can do?"),
         Bench("restart", "a killed daemon is back: how long until its chunks are hit?"),
+        Bench("reliability", "what do engines notice when processes die, hang, or storage fails?"),
         Bench("index-memory", "how much memory does the index take for one chunk?"),
         Bench("codec", "does it pay to compress chunks on storage?"),
         Bench("idle-cpu", "what does a daemon cost that nobody uses?"),

@@ -1,6 +1,7 @@
 """`kvtier bench`: named questions, each answered beside a reference of the same run."""
 
 import json
+from pathlib import Path
 from typing import Final
 
 import click
@@ -8,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvtier.bench import machine
+from kvtier.bench import machine, table
 from kvtier.bench.registry import BENCHES, Bench
 from kvtier.bench.report import BenchSkipped, Report, Result
 from kvtier.bench.scale import Scale
@@ -22,13 +23,20 @@ _MARKS: Final = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a benchmark, one a line.")
 @click.option("--quick", is_flag=True, help="Small sizes: shows that it runs; the numbers mean little.")
 @click.option("--full", is_flag=True, help="Also the sizes that need much memory.")
-def bench(name: str, as_json: bool, quick: bool, full: bool) -> int:
+@click.option(
+    "--write",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Also put the table into this Markdown file, between the markers that name the benchmark.",
+)
+def bench(name: str, as_json: bool, quick: bool, full: bool, write: Path | None) -> int:
     """Run one benchmark, or all; `list` explains them.
 
     Exit code 0 whether or not a budget holds; 1 when a benchmark cannot run here (`all` goes on without it).
     """
     if quick and full:
         raise click.UsageError("--quick and --full exclude each other")
+    if write and name in ("list", "all"):
+        raise click.UsageError("--write takes the name of one benchmark")
     scale = Scale.QUICK if quick else Scale.FULL if full else Scale.NORMAL
     if name == "list":
         _list(as_json)
@@ -37,7 +45,11 @@ def bench(name: str, as_json: bool, quick: bool, full: bool) -> int:
     if not as_json:
         _console().print(machine.summary(facts), style="dim", highlight=False)
     if name != "all":
-        return 0 if _run(BENCHES[name], scale, facts, as_json) else 1
+        results = _run(BENCHES[name], scale, facts, as_json)
+        if results and write:
+            command = f"kvtier bench {name}{' --quick' if quick else ' --full' if full else ''}"
+            table.write(write, name, results, facts, command)
+        return 0 if results else 1
     for entry in BENCHES.values():
         _run(entry, scale, facts, as_json)
     return 0
@@ -61,7 +73,8 @@ def _list(as_json: bool) -> None:
         console.print()
 
 
-def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) -> bool:
+def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) -> list[Result]:
+    """Nothing when it cannot run here, which has been said then."""
     try:
         if as_json:
             results = entry.run(scale)
@@ -70,37 +83,32 @@ def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) ->
                 results = entry.run(scale)
     except BenchSkipped as reason:
         click.echo(f"kvtier: bench {entry.name} {reason}", err=True)
-        return False
+        return []
     if as_json:
         click.echo(json.dumps(Report(entry.name, facts, tuple(results)).record()))
     else:
         _console().print(_table(entry, results), "")
-    return True
+    return results
 
 
 def _table(entry: Bench, results: list[Result]) -> Table:
-    table = Table(title=f"{entry.name}: {entry.question}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("case")
+    shown = Table(title=f"{entry.name}: {entry.question}", title_justify="left", box=None, pad_edge=False)
+    shown.add_column("case")
     for heading in ("value", "reference"):
-        table.add_column(heading, justify="right")
-    table.add_column("of", style="dim")
+        shown.add_column(heading, justify="right")
+    shown.add_column("of", style="dim")
     for heading in ("ratio", "budget"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+        shown.add_column(heading, justify="right")
+    shown.add_column("")
     for result in results:
         reference = result.reference_value
-        table.add_row(
+        shown.add_row(
             escape(result.case),
-            f"[bold]{_show(result.value)}[/] {result.unit}",
-            "" if reference is None else _show(reference),
+            f"[bold]{table.show(result.value)}[/] {result.unit}",
+            "" if reference is None else table.show(reference),
             escape(result.reference),
             "" if result.ratio is None else f"{result.ratio:.2f} x",
             "" if result.budget is None else escape(result.budget.show(result.unit)),
             _MARKS[result.ok],
         )
-    return table
-
-
-def _show(value: float) -> str:
-    """Three digits are what these measurements are worth."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return shown

@@ -43,7 +43,7 @@ class Claim:
         return any(_identity(path) != noted for path, noted in self._noted.items())
 
     def renew(self) -> None:
-        """Make the directory and the lock anew where they are gone. What is at the paths may be replaced then.
+        """Make the directory and the lock anew where they are gone; then the paths may be bound again.
 
         AlreadyServing when another daemon has come in between.
         """

@@ -45,7 +45,7 @@ class LockFile:
         self._fd = None
 
     def forget(self) -> None:
-        """Let go of a lock whose file somebody has removed; what has its name now is another's. Idempotent."""
+        """Let go of a lock whose file was removed; what has its name now is another's. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
