@@ -47,6 +47,7 @@ from kvtier.wire.codec import MESSAGE_BYTES_MAX
 DRAIN_POLL_S: Final = 0.02
 GRPC_STOP_S: Final = 0.5
 SETTLE_POLL_S: Final = 0.5
+ROOM_POLL_S: Final = 0.005
 STORAGE_LOOK_S: Final = 1.0
 SOCKETS_LOOK_S: Final = 0.5
 FORMER_GRPC_S: Final = 60.0
@@ -163,6 +164,7 @@ class Daemon:
         )
         stack.push_async_callback(self._sessions.stop)
         self._sessions.start()
+        await self._await_room()
         self._control = self._make_control()
         stack.push_async_callback(self._stop_grpc)
         await self._listen_grpc(claim)
@@ -316,6 +318,14 @@ class Daemon:
                 continue
             loop.add_signal_handler(number, self.request_stop)
             stack.callback(loop.remove_signal_handler, number)
+
+    async def _await_room(self) -> None:
+        """Until the first slab is populated: an engine's first reserve finds room, also on a busy host."""
+        slab_bytes = self._store.stats()["slab_bytes"]
+        while self._store.population_error() is None and not self._stop.is_set():
+            if self._store.populated_bytes() >= slab_bytes:
+                return
+            await asyncio.sleep(ROOM_POLL_S)
 
     async def _watch_population(self) -> None:
         """The arena is populated in the background; say how that ended, once."""

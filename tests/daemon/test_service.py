@@ -217,3 +217,11 @@ def daemon_tasks(daemon):
     import os
 
     return os.listdir(f"/proc/{daemon.process.pid}/task")
+
+
+def test_the_first_reserve_finds_room_however_long_the_arena_takes(start_daemon):
+    daemon = start_daemon("1GiB", "--slab", "1GiB")
+    with closing(daemon.control()) as control:
+        control.open_namespace(TEXT, CHUNK)
+        with closing(control.open_session("a tool")) as session:
+            assert session.commit(session.reserve(ID, keys_of("early", 4)).lease)
