@@ -60,6 +60,7 @@ STORE: Final = (
     _gauge("reserved_slots", "Slots being written."),
     _gauge("promoting_slots", "Slots whose chunk is on its way up from storage."),
     _gauge("quarantined_slots", "Slots set aside until their writer is known to be gone."),
+    _gauge("late_slots", "Part of those: a read of storage of an earlier daemon may still land in them."),
     _gauge("stale_slots", "Slots of cleared namespaces, not yet made usable."),
     _gauge("pinned_slots", "Slots held by read leases or demotes."),
     _gauge("read_leases", "Read leases that are out."),
@@ -71,6 +72,7 @@ STORE: Final = (
     _gauge("restarts", "Daemons that took this arena over from an earlier one."),
     _gauge("restart_kept", "Chunks of an earlier daemon that are served again."),
     _gauge("restart_quarantined", "Slots of an earlier daemon that a process may still have been writing."),
+    _gauge("restart_late", "Slots of an earlier daemon that a read of storage was to fill."),
     _gauge("restart_unfinished", "Chunks of an earlier daemon that were not there yet, or no more."),
     _gauge("restart_cleared", "Chunks of an earlier daemon whose namespace had been cleared."),
     _gauge(

@@ -220,7 +220,7 @@ class Daemon:
 
     def _log_restart(self) -> None:
         stats = self._store.stats()
-        names = ("kept", "quarantined", "unfinished", "cleared", "damaged")
+        names = ("kept", "quarantined", "late", "unfinished", "cleared", "damaged")
         self._log.info(
             "kept the arena of an earlier daemon",
             restarts=stats["restarts"],

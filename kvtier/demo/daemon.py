@@ -174,4 +174,6 @@ def held(stats: DaemonStats) -> list[str]:
     """What is held although it should not be once no engine is attached: sessions, leases, pins, slots."""
     found = [f"session {item.session} ({item.client}, pid {item.pid})" for item in stats.sessions]
     names = ("read_leases", "write_leases", "pinned_slots", "reserved_slots", "quarantined_slots")
-    return found + [f"{name}: {stats.counters[name]}" for name in names if stats.counters.get(name)]
+    counts = {name: stats.counters.get(name, 0) for name in names}
+    counts["quarantined_slots"] -= stats.counters.get("late_slots", 0)  # theirs is a matter of time alone
+    return found + [f"{name}: {count}" for name, count in counts.items() if count]

@@ -1,7 +1,9 @@
 #include "arena/arena.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <thread>
 
@@ -54,6 +56,36 @@ TEST(ShortageLeavesThePopulatedPartUsable) {
   CHECK(arena.populated_bytes() == kAllowed);
   CHECK(arena.population_error().find("populated 67108864 of 268435456 bytes") == 0);
   arena.data()[kAllowed - 1] = std::byte{1};
+}
+
+TEST(WhatIsPopulatedIsKnownOnATmpfs) {
+  MemFile file("data");
+  Arena before(file.fd(), 4 << 20, 2 << 20);
+  before.Populate();
+  CHECK(fallocate(file.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 3 << 20, 4096) == 0);
+  Arena after(file.fd(), 4 << 20, 2 << 20);
+  after.CountPopulated();
+  CHECK(after.populated_bytes() == 3 << 20 && after.populated_slabs() == 1);
+}
+
+TEST(ElsewhereEveryPageIsPopulatedAgainWithItsBytes) {
+  const int fd = open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  CHECK(fd >= 0);
+  struct statfs mount {};
+  CHECK(fstatfs(fd, &mount) == 0);
+  if (mount.f_type == TMPFS_MAGIC) {
+    std::fprintf(stderr, "        NOT RUN: the build lies on a tmpfs\n");
+  } else {
+    Arena before(fd, 4 << 20, 2 << 20);
+    before.Populate();
+    before.data()[0] = std::byte{7};
+    Arena after(fd, 4 << 20, 2 << 20);
+    after.CountPopulated();
+    CHECK(after.populated_bytes() == 0 && after.populated_slabs() == 0);
+    after.Populate();
+    CHECK(after.populated_bytes() == after.bytes() && after.data()[0] == std::byte{7});
+  }
+  close(fd);
 }
 
 }  // namespace tpu_sync_native::testing

@@ -40,9 +40,12 @@ inline StoreOptions OptionsOf(const Shape& shape, uint64_t boot_id, bool keep) {
 // The next daemon, on copies of the files of `before`; `harm` is done to the copies first.
 struct NextLife {
   explicit NextLife(const StoreFixture& before, const Shape& shape = {},
-                    const std::function<void(MetaView&)>& harm = {}) {
-    CopyFile(before.data_file.fd(), data_file.fd());
-    CopyFile(before.meta_file.fd(), meta_file.fd());
+                    const std::function<void(MetaView&)>& harm = {})
+      : NextLife(before.data_file, before.meta_file, shape, harm) {}
+  NextLife(const MemFile& data_before, const MemFile& meta_before, const Shape& shape = {},
+           const std::function<void(MetaView&)>& harm = {}) {
+    CopyFile(data_before.fd(), data_file.fd());
+    CopyFile(meta_before.fd(), meta_file.fd());
     const uint64_t bytes = FileBytes(meta_file.fd(), "meta");
     meta = Mapping(meta_file.fd(), bytes, Mapping::Access::kReadWrite, "meta");
     if (harm) {

@@ -1,7 +1,11 @@
 // A store that takes over what another one left: what is kept, what is set aside, for how long.
 
 #include <fcntl.h>
+#include <sys/mman.h>
 
+#include <chrono>
+
+#include "fake_lower_tier.h"
 #include "restart_fixture.h"
 
 namespace tpu_sync_native::testing {
@@ -13,6 +17,11 @@ uint32_t SlotOf(const StoreFixture& f, uint64_t number) {
   SlotRef ref{};
   CHECK(f.reader->LeadingHits(f.ns, Range(number, 1).batch(), &ref) == 1);
   return ref.slot;
+}
+
+uint64_t NowMs() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
 }
 
 void Tear(MetaView& view, uint32_t slot) { RecordOf(view, slot).seq.fetch_or(1); }
@@ -40,6 +49,74 @@ TEST(CommittedChunksAreServedAgain) {
   const SlotRecord& kept = next.reader->view().slot(SlotOf(f, 7));
   CHECK(kept.generation.load() == before);  // who reads it still may go on
   CHECK(next.reader->view().header().boot_id == 8 && next.store->last_session() == 1);
+}
+
+// Pages that were committed and never written look like holes, on a tmpfs as in a copy of it.
+TEST(LongKeysAreKeptAmongShortOnes) {
+  const Shape shape{.slabs = 2, .slab_bytes = 1024 * 4096};
+  StoreFixture f(shape);
+  CHECK(f.Put(0, 10, f.ns, 1, 64) == 10);
+  CHECK(f.Put(0, 900) == 900);  // their tails would fill pages
+  CHECK(f.Put(2000, 10, f.ns, 1, 48) == 10);
+  CHECK(f.Put(3000, 500) == 500);
+  CHECK(f.Put(5000, 10, f.ns, 1, 64) == 10);  // far behind the beginning of the second slab
+  NextLife next(f, shape);
+  next.CheckSound();
+  CHECK(next.Stat("restart_kept") == 1430 && next.Stat("restart_damaged") == 0);
+  CHECK(next.store->LongestPrefix(f.ns, Range(0, 10, 64).batch()) == 10);
+  CHECK(next.store->LongestPrefix(f.ns, Range(2000, 10, 48).batch()) == 10);
+  CHECK(next.store->LongestPrefix(f.ns, Range(5000, 10, 64).batch()) == 10);
+  next.store->OpenSession(2, 2, 100);
+  CHECK(next.store->Reserve(2, f.ns, Range(9000, 600, 64).batch()).slots.size() == 600);
+  NextLife third(f, shape, [&](MetaView& view) {  // a tail that is lost is no key
+    CHECK(madvise(const_cast<KeyTail*>(&view.key_tail(0)), 4096, MADV_REMOVE) == 0);
+  });
+  CHECK(third.Stat("restart_kept") == 1420 && third.Stat("restart_damaged") == 10);
+}
+
+TEST(SlotsThatAReadWasToFillAreSetAsideForAWhile) {
+  StoreFixture f;
+  FakeLowerTier lower;
+  f.store->SetLowerTier(&lower);
+  lower.Put(f.ns, 10, 6);
+  f.Put(0, 4);
+  CHECK(f.store->Lease(1, f.ns, Range(10, 6).batch()).slots.size() == 6);
+  std::vector<SlotRef> refs;
+  for (const FakeLowerTier::Offered& offered : lower.TakeOffered()) refs.push_back(offered.chunk.ref);
+  CHECK(refs.size() == 6);
+  f.store->EndPromotes(std::span(refs).first(1), Store::PromoteEnd::kReadable);
+  f.store->EndPromotes(std::span(refs).subspan(1, 1), Store::PromoteEnd::kLostBusy);  // overdue
+  NextLife next(f);
+  next.CheckSound();
+  CHECK(next.Stat("restart_late") == 5 && next.Stat("late_slots") == 5);
+  CHECK(next.Stat("restart_unfinished") == 0 && next.Stat("restart_kept") == 5);
+  CHECK(next.Has(10, f.ns) && !next.Has(11, f.ns) && !next.Has(12, f.ns));
+  for (const SlotRef& ref : std::span(refs).subspan(1)) {
+    CHECK(next.reader->view().slot(ref.slot).generation.load() > ref.generation);
+  }
+  next.store->OpenSession(50, 9, 900);
+  const WriteGrant fresh = next.store->Reserve(50, f.ns, Range(1000, 64).batch());
+  CHECK(fresh.slots.size() == 64 - 5);  // the chunks that are kept went, these did not
+  for (const SlotRef& mine : fresh.slots) {
+    for (const SlotRef& theirs : std::span(refs).subspan(1)) CHECK(mine.offset != theirs.offset);
+  }
+  next.store->ExpireLeases(NowMs() + StoreOptions{}.late_read_ms - 60'000);
+  CHECK(next.Stat("late_slots") == 5);
+  next.store->ExpireLeases(NowMs() + StoreOptions{}.late_read_ms + 1);
+  CHECK(next.Stat("late_slots") == 0 && next.Stat("restart_late") == 5);
+  next.CheckSound();
+}
+
+TEST(TheWaitForLateReadsBeginsAnewWithEachLife) {
+  StoreFixture f;
+  FakeLowerTier lower;
+  f.store->SetLowerTier(&lower);
+  lower.Put(f.ns, 10, 1);
+  CHECK(f.store->Prefetch(f.ns, Range(10, 1).batch()) == 1);
+  NextLife next(f);
+  NextLife third(next.data_file, next.meta_file);
+  CHECK(third.Stat("restart_late") == 1 && third.Stat("quarantined_slots") == 1);
+  third.CheckSound();
 }
 
 TEST(NumbersGoOnWhereTheyStopped) {

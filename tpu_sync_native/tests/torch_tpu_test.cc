@@ -1,4 +1,5 @@
 // What leads from a tensor to its buffer, as far as it goes without torch_tpu; tests/device has the rest.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,6 +31,20 @@ TEST(ACarefulReadSeesWhatIsMappedAndOnlyThat) {
   // Nothing of the refused reads is left in between.
   CHECK(reader.Read(reinterpret_cast<const char*>(&there), &value));
   CHECK(value == there);
+}
+
+TEST(ACarefulReaderLeavesNoDescriptorToAChild) {
+  const auto inherited = [] {
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd) {
+      const int flags = fcntl(fd, F_GETFD);
+      count += flags >= 0 && (flags & FD_CLOEXEC) == 0;
+    }
+    return count;
+  };
+  const int before = inherited();
+  const CarefulReader reader;
+  CHECK(inherited() == before);
 }
 
 TEST(LibrariesThatAreNotLoadedOrAreOthers) {

@@ -1,7 +1,9 @@
 #include "arena/arena.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +107,12 @@ bool Arena::PopulateStep(uint64_t offset, uint64_t length) {
 uint64_t Arena::MemoryEnd(uint64_t offset) const {
   const off_t hole = lseek(fd_, static_cast<off_t>(offset), SEEK_HOLE);
   return hole < 0 ? offset : std::min(bytes_, static_cast<uint64_t>(hole));
+}
+
+void Arena::CountPopulated() {
+  struct statfs mount {};
+  const bool sure = fstatfs(fd_, &mount) == 0 && mount.f_type == TMPFS_MAGIC;
+  populated_bytes_.store(sure ? MemoryEnd(0) : 0, std::memory_order_release);
 }
 
 std::string Arena::population_error() const {

@@ -32,11 +32,12 @@ class Arena {
   // stopped.
   void Populate();
 
-  // Where the memory that begins at `offset` ends: at the first hole of the file at or behind it. What an
-  // earlier daemon has populated is there already.
+  // Where the memory that begins at `offset` ends: at the first hole of the file at or behind it. Some file
+  // systems (hugetlbfs) know no holes, and say that of all of it.
   uint64_t MemoryEnd(uint64_t offset) const;
-  // Counts that as populated. Before StartPopulation.
-  void CountPopulated() { populated_bytes_.store(MemoryEnd(0), std::memory_order_release); }
+  // Counts what an earlier daemon has populated: on a tmpfs, whose word on holes is sure. Elsewhere
+  // population goes over all of it again. Before StartPopulation.
+  void CountPopulated();
 
   uint64_t populated_bytes() const { return populated_bytes_.load(std::memory_order_acquire); }
   // Why population stopped early, in words; empty = it did not.

@@ -26,6 +26,12 @@ int Duplicate(int fd) {
   return copy;
 }
 
+// Where what is written of the file from `offset` on ends; `offset` itself in a hole.
+uint64_t DataEnd(int fd, uint64_t offset) {
+  const off_t hole = lseek(fd, static_cast<off_t>(offset), SEEK_HOLE);
+  return hole < 0 ? offset : static_cast<uint64_t>(hole);
+}
+
 // One change of a slot record, seen by readers as a whole. A record that a dead writer left odd is even again
 // afterwards.
 class RecordChange {
@@ -76,25 +82,22 @@ void IndexWriter::NoteRange(uint64_t offset, uint64_t bytes) {
   huge_pages_.Committed(offset, bytes);
 }
 
-uint32_t IndexWriter::FindCommitted(uint64_t offset, uint64_t record_bytes, uint32_t count) {
-  const auto begin = static_cast<off_t>(offset);
-  const off_t data = lseek(fd_, begin, SEEK_DATA);
-  if (data != begin) return data < 0 && errno != ENXIO ? count : 0;  // cannot tell: all of it is the file's
-  const off_t hole = lseek(fd_, begin, SEEK_HOLE);
-  const uint64_t bytes = hole < begin ? 0 : static_cast<uint64_t>(hole - begin);
-  const auto found = static_cast<uint32_t>(std::min<uint64_t>(count, bytes / record_bytes));
-  if (found > 0) NoteRange(offset, found * record_bytes);
+uint32_t IndexWriter::FindRecords(uint32_t first_slot, uint32_t count) {
+  const uint64_t offset = geometry_.slots_offset() + uint64_t{first_slot} * sizeof(SlotRecord);
+  const uint64_t bytes = DataEnd(fd_, offset) - offset;
+  const auto found = static_cast<uint32_t>(std::min<uint64_t>(count, bytes / sizeof(SlotRecord)));
+  if (found > 0) NoteRange(offset, found * sizeof(SlotRecord));
   return found;
 }
 
-uint32_t IndexWriter::FindRecords(uint32_t first_slot, uint32_t count) {
-  return FindCommitted(geometry_.slots_offset() + uint64_t{first_slot} * sizeof(SlotRecord),
-                       sizeof(SlotRecord), count);
-}
-
-uint32_t IndexWriter::FindKeyTails(uint32_t first_slot, uint32_t count) {
-  return FindCommitted(geometry_.key_tails_offset() + uint64_t{first_slot} * sizeof(KeyTail), sizeof(KeyTail),
-                       count);
+bool IndexWriter::HasKeyTail(uint32_t slot) {
+  const uint64_t begin = geometry_.key_tails_offset() + uint64_t{slot} * sizeof(KeyTail);
+  const uint64_t end = begin + sizeof(KeyTail);
+  if (begin < tails_begin_ || end > tails_end_) {
+    tails_begin_ = begin;
+    tails_end_ = DataEnd(fd_, begin);
+  }
+  return end <= tails_end_;
 }
 
 bool IndexWriter::CommitRecords(uint32_t first_slot, uint32_t count) {

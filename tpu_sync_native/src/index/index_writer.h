@@ -38,10 +38,13 @@ class IndexWriter {
   bool CommitRecords(uint32_t first_slot, uint32_t count);
   bool CommitKeyTails(uint32_t first_slot, uint32_t count);
 
-  // How many of these slots, from the first one on, have memory behind their records (key tails) already, in
-  // a file that was kept. Asked once for each slot.
+  // How many of these slots, from the first one on, have memory behind their records already, in a file that
+  // was kept. Asked once for each slot.
   uint32_t FindRecords(uint32_t first_slot, uint32_t count);
-  uint32_t FindKeyTails(uint32_t first_slot, uint32_t count);
+  // The same for the key tail of one slot. They are written here and there, and what has been committed and
+  // never written looks like a hole: so they are asked for one by one, and committed again before the next is
+  // written.
+  bool HasKeyTail(uint32_t slot);
 
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
   uint32_t RaiseEpoch(uint32_t ns);  // returns the new epoch
@@ -80,7 +83,6 @@ class IndexWriter {
  private:
   bool CommitRange(uint64_t offset, uint64_t bytes);
   void NoteRange(uint64_t offset, uint64_t bytes);
-  uint32_t FindCommitted(uint64_t offset, uint64_t record_bytes, uint32_t count);
   void End(uint32_t slot, SlotState state);
   SlotRecord& record(uint32_t slot) { return const_cast<SlotRecord&>(view_.slot(slot)); }
   Bucket& bucket(uint32_t index) { return const_cast<Bucket&>(view_.bucket(index)); }
@@ -90,6 +92,8 @@ class IndexWriter {
   MetaView view_;
   MetaGeometry geometry_;
   uint64_t committed_bytes_ = 0;
+  uint64_t tails_begin_ = 0;  // a stretch of the file without holes: HasKeyTail's
+  uint64_t tails_end_ = 0;
   HugePages huge_pages_;  // last: its thread ends before the mapping does
 };
 

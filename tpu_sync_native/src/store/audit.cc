@@ -102,6 +102,10 @@ void Auditor::CollectHolders() {
     Require(pins > 0, "slot " + std::to_string(slot) + " is held by no demote, and listed");
     expected_.pins[slot] += pins;
   }
+  for (const uint32_t slot : store_.late_slots) {
+    const std::string name = "slot " + std::to_string(slot) + ", set aside for late reads,";
+    Require(expected_.quarantined.insert(slot).second, name + " is in a quarantine as well");
+  }
   for (const auto& [slot, lost] : store_.lost_promotes) {
     const std::string name = "lost promote into slot " + std::to_string(slot);
     Require(expected_.quarantined.insert(slot).second, name + " is in a quarantine as well");

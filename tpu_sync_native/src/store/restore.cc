@@ -4,7 +4,8 @@
 //      of the former daemon are over
 //   2  the index is emptied, and each slab's records are judged: a committed chunk that is consistent in
 //      itself and with its slab goes back into the index under its old generation. A slot that a write lease
-//      had out is quarantined if any session of the lease's group is not known to have ended. Every other
+//      had out is quarantined if any session of the lease's group is not known to have ended. One that a read
+//      of storage was to fill is quarantined for a while: the kernel may end what it had begun. Every other
 //      slot that was in use is free, its generation raised
 //   3  the policy is given the chunks, the lowest slot of the lowest slab as the youngest: a slab is filled
 //      upwards, so a prefix keeps its beginning longest. Earlier uses are forgotten
@@ -27,7 +28,7 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr uint32_t kJudgedTogether = 32;  // so that their cache misses overlap
 
-enum class Verdict : uint8_t { kFree, kKeep, kQuarantine, kUnfinished, kCleared, kDamaged };
+enum class Verdict : uint8_t { kFree, kKeep, kQuarantine, kLate, kUnfinished, kCleared, kDamaged };
 
 }  // namespace
 
@@ -58,7 +59,7 @@ class Restorer {
   void ReadRows();
   void RestoreSlab(uint32_t slab);
   // What is to become of the i-th slot of the slab at hand.
-  Verdict Judge(uint32_t slot, uint32_t i) const;
+  Verdict Judge(uint32_t slot, uint32_t i);
   bool Fits(uint32_t slot, uint32_t i, uint64_t place, uint64_t owner) const;
   bool HasMemory(uint64_t offset, uint64_t bytes) const;
   void Keep(const Kept& chunk);
@@ -76,6 +77,7 @@ class Restorer {
   ClassId size_class_ = kNone;
   std::vector<SlotState> states_;
   uint32_t first_ = 0;
+  bool key_tails_ = false;             // it keeps keys that have one
   mutable uint64_t memory_begin_ = 0;  // a stretch of the payload without holes
   mutable uint64_t memory_end_ = 0;
   std::unordered_set<uint32_t> doubles_;                   // kept slots whose key another slot has as well
@@ -126,7 +128,7 @@ bool Restorer::HasMemory(uint64_t offset, uint64_t bytes) const {
   return offset + bytes <= memory_end_;
 }
 
-Verdict Restorer::Judge(uint32_t slot, uint32_t i) const {
+Verdict Restorer::Judge(uint32_t slot, uint32_t i) {
   const SlotRecord& record = view_.slot(slot);
   const bool torn = (record.seq.load(kRelaxed) & 1) != 0;
   // One word, so whole even in a torn record.
@@ -136,13 +138,14 @@ Verdict Restorer::Judge(uint32_t slot, uint32_t i) const {
     case SlotState::kFree:
       return torn ? Verdict::kUnfinished : Verdict::kFree;
     case SlotState::kPromoting:
-      return Verdict::kUnfinished;  // its daemon is gone; see decision 0022 of its reads
     case SlotState::kReserved:
     case SlotState::kQuarantined: {
       const uint32_t lease = PlaceLease(place);
-      if (lease == 0 || lease > waits_.size() || !waits_[lease - 1]) return Verdict::kUnfinished;
-      if (Fits(slot, i, place, owner)) return Verdict::kQuarantine;
-      return torn ? Verdict::kUnfinished : Verdict::kDamaged;  // a reserve that nobody has learned of
+      // No lease: a read of storage was to fill it, which was under way, overdue, or late in a life before.
+      const bool late = lease == 0 && PlaceState(place) != SlotState::kReserved;
+      if (!late && (lease == 0 || lease > waits_.size() || !waits_[lease - 1])) return Verdict::kUnfinished;
+      if (Fits(slot, i, place, owner)) return late ? Verdict::kLate : Verdict::kQuarantine;
+      return torn ? Verdict::kUnfinished : Verdict::kDamaged;  // torn: nobody has learned of it
     }
     case SlotState::kCommitted:
       break;
@@ -155,8 +158,7 @@ Verdict Restorer::Judge(uint32_t slot, uint32_t i) const {
   if (space.epoch != static_cast<uint32_t>(owner >> 32)) return Verdict::kCleared;
   const uint32_t key_bytes = PlaceKeyBytes(place);
   if (key_bytes < kKeyBytesMin || key_bytes > kKeyBytesMax) return Verdict::kDamaged;
-  const uint32_t tails = store_.key_tails_committed[store_.slots.slab_of(slot)];
-  if (key_bytes > kKeyBytesInline && i >= tails) return Verdict::kDamaged;
+  if (key_bytes > kKeyBytesInline && !store_.index.HasKeyTail(slot)) return Verdict::kDamaged;
   return HasMemory(PlaceOffset(place), space.chunk_bytes) ? Verdict::kKeep : Verdict::kDamaged;
 }
 
@@ -165,8 +167,8 @@ void Restorer::RestoreSlab(uint32_t slab) {
   const uint32_t count = store_.index.FindRecords(first_, store_.slots.slots_per_slab());
   store_.records_committed[slab] = count;
   if (count == 0) return;
-  store_.key_tails_committed[slab] = store_.index.FindKeyTails(first_, store_.slots.slots_per_slab());
   size_class_ = kNone;
+  key_tails_ = false;
   states_.assign(count, SlotState::kFree);
   Kept kept[kJudgedTogether];
   for (uint32_t begin = 0; begin < count; begin += kJudgedTogether) {
@@ -176,13 +178,14 @@ void Restorer::RestoreSlab(uint32_t slab) {
       const Verdict verdict = Judge(slot, i);
       if (verdict == Verdict::kFree) continue;
       const uint64_t owner = view_.slot(slot).owner.load(kRelaxed);
-      if (verdict == Verdict::kKeep || verdict == Verdict::kQuarantine) {
+      if (verdict == Verdict::kKeep || verdict == Verdict::kQuarantine || verdict == Verdict::kLate) {
         size_class_ = store_.namespaces[static_cast<uint32_t>(owner)].size_class;
       }
       switch (verdict) {
         case Verdict::kKeep:
           kept[found].slot = slot;
           kept[found].owner = store_.index.KeyOf(slot, &kept[found].key);
+          key_tails_ |= kept[found].key.bytes > kKeyBytesInline;
           for (const uint32_t bucket : kept[found].key.buckets) __builtin_prefetch(&view_.bucket(bucket));
           ++found;
           break;
@@ -191,6 +194,12 @@ void Restorer::RestoreSlab(uint32_t slab) {
           quarantined_[PlaceLease(view_.slot(slot).place.load(kRelaxed)) - 1].push_back(slot);
           store_.index.SetState(slot, SlotState::kQuarantined);
           ++report_.quarantined;
+          break;
+        case Verdict::kLate:
+          states_[i] = SlotState::kQuarantined;
+          store_.index.Lose(slot);
+          store_.late_slots.push_back(slot);
+          ++report_.late;
           break;
         default: {
           // A record that was only torn while free never was anybody's chunk.
@@ -206,7 +215,10 @@ void Restorer::RestoreSlab(uint32_t slab) {
   }
   const bool used =
       std::any_of(states_.begin(), states_.end(), [](SlotState state) { return state != SlotState::kFree; });
-  if (used) store_.slots.RestoreSlab(slab, size_class_, states_);
+  if (!used) return;
+  store_.slots.RestoreSlab(slab, size_class_, states_);
+  // So that they count as memory of the index. Where there is no room, the next long key tries again.
+  if (key_tails_) (void)store_.CommitKeyTails(first_);
 }
 
 void Restorer::Keep(const Kept& chunk) {
@@ -276,6 +288,7 @@ void Restorer::RestoreQuarantines() {
 void Store::Impl::Restore() {
   const auto begin = std::chrono::steady_clock::now();
   restart.restarts = index.view().header().restarts;
+  late_until_ms = SteadyMs() + options.late_read_ms;
   arena->CountPopulated();
   Restorer(*this).Run();
   const auto took = std::chrono::steady_clock::now() - begin;

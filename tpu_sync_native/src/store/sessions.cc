@@ -105,4 +105,12 @@ void Store::Impl::EndQuarantines() {
   std::erase_if(quarantines, [](const Quarantine& quarantine) { return quarantine.writers.empty(); });
 }
 
+void Store::Impl::EndLateReads() {
+  for (const uint32_t slot : late_slots) {
+    index.Free(slot);
+    slots.Free(slot);
+  }
+  late_slots.clear();
+}
+
 }  // namespace tpu_sync_native

@@ -45,6 +45,7 @@ inline constexpr std::string_view kGaugeNames[] = {
     "reserved_slots",
     "promoting_slots",
     "quarantined_slots",
+    "late_slots",    // of these, because of reads of storage that an earlier daemon had begun
     "stale_slots",   // committed, but of a cleared epoch: to be reclaimed
     "pinned_slots",  // held by a read lease or a demote
     "read_leases",
@@ -57,6 +58,7 @@ inline constexpr std::string_view kGaugeNames[] = {
     "restarts",
     "restart_kept",
     "restart_quarantined",
+    "restart_late",
     "restart_unfinished",
     "restart_cleared",
     "restart_damaged",

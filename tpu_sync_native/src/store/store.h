@@ -86,6 +86,8 @@ struct StoreOptions {
   uint32_t namespaces_max = 1024;
   std::string policy = "lru";   // a name in policy/registry.h
   uint64_t lease_ms = 600'000;  // a lease not given back by then is taken back
+  // How long after a restart a read of storage may land that the kernel had begun for the daemon before.
+  uint64_t late_read_ms = 600'000;
 };
 
 struct Counter {
@@ -98,7 +100,8 @@ struct RestartReport {
   uint64_t restarts = 0;     // in the life of the arena
   uint64_t kept = 0;         // chunks served again
   uint64_t quarantined = 0;  // slots that a process of before may still be writing into
-  uint64_t unfinished = 0;   // reserved or promoting, with no such process
+  uint64_t late = 0;         // slots that a read of storage of before may still land in
+  uint64_t unfinished = 0;   // reserved, with no such process
   uint64_t cleared = 0;      // of a namespace's earlier epoch
   uint64_t damaged = 0;      // torn, or not consistent with what stands beside it
   uint64_t microseconds = 0;

@@ -192,6 +192,7 @@ struct Store::Impl {
   // The group says that nobody writes under this lease any more, whose time was over before.
   void EndLate(SessionId session, LeaseId lease);
   void EndQuarantines();
+  void EndLateReads();
 
   // ---- rows.cc ----
   LeaseId NextLease();
@@ -236,9 +237,11 @@ struct Store::Impl {
   std::vector<Quarantine> quarantines;
   std::atomic<LowerTier*> lower{nullptr};                   // changed under the mutex
   std::unordered_map<uint32_t, LostPromote> lost_promotes;  // by slot
-  std::unordered_map<uint32_t, uint32_t> demote_pins;       // by slot
-  std::vector<uint32_t> records_committed;                  // per slab: slots whose record has memory
-  std::vector<uint32_t> key_tails_committed;                // per slab: the same for key tails
+  std::vector<uint32_t> late_slots;                         // quarantined for late reads of an earlier daemon
+  uint64_t late_until_ms = 0;
+  std::unordered_map<uint32_t, uint32_t> demote_pins;  // by slot
+  std::vector<uint32_t> records_committed;             // per slab: slots whose record has memory
+  std::vector<uint32_t> key_tails_committed;           // per slab: the same for key tails
   KeyScratch scratch;
   StoreCounters counters;
   uint64_t stale_slots = 0;  // committed under a cleared epoch

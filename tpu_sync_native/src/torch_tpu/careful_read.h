@@ -2,6 +2,7 @@
 // faulting.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace tpu_sync_native::torch_tpu {
 class CarefulReader {
  public:
   CarefulReader() {
-    if (pipe(ends_) != 0) ends_[0] = ends_[1] = -1;
+    if (pipe2(ends_, O_CLOEXEC) != 0) ends_[0] = ends_[1] = -1;
   }
   ~CarefulReader() {
     if (ends_[0] < 0) return;
