@@ -26,7 +26,7 @@ from kvtier import logs
 from kvtier.address import parse_address, parse_host_port
 from kvtier.clock import Clock, MonotonicClock
 from kvtier.config import Config
-from kvtier.daemon import service
+from kvtier.daemon import arena, service
 from kvtier.daemon.health import Health
 from kvtier.daemon.limits import check_free, check_machine
 from kvtier.daemon.listen import Claim
@@ -35,7 +35,7 @@ from kvtier.daemon.notify import notify
 from kvtier.daemon.sessions import Sessions, SharedFds
 from kvtier.daemon.storage import StorageTier
 from kvtier.errors import ConfigError, InvalidArgument, KVTierError
-from kvtier.io.native import Store, why_not_kept
+from kvtier.io.native import Store
 from kvtier.io.process import host_boot
 from kvtier.io.shm import ArenaFiles, memfd
 from kvtier.metrics import POPULATION_FAILED, StatsCollector
@@ -131,8 +131,8 @@ class Daemon:
         claim = Claim(parse_address(config.address))
         stack.callback(claim.release)
         self._files = files = ArenaFiles(config.shm_dir)
-        stack.callback(self._leave_arena)
-        reason = self._why_not_kept(files)
+        stack.callback(arena.leave, config, files)
+        reason = "--fresh was given" if self._fresh else arena.why_not_kept(config, files, self._host_boot)
         # Before anything is removed: a start that fails leaves what it has found. What is not kept is freed.
         if warning := check_free(config, files.found_bytes):
             self._log.warning(warning)
@@ -191,32 +191,6 @@ class Daemon:
         wait_s = self._config.drain_timeout if in_order else 0.0
         if not await asyncio.to_thread(self._storage.stop, wait_s):
             self._files.hold_to_the_end()
-
-    def _leave_arena(self) -> None:
-        if left_bytes := self._files.close():
-            self._log.info(
-                "the arena stays in memory for the next daemon",
-                bytes=left_bytes,
-                free_it=f"kvtier admin destroy --shm-dir {self._config.shm_dir}",
-            )
-
-    def _why_not_kept(self, files: ArenaFiles) -> str:
-        config = self._config
-        if self._fresh:
-            return "--fresh was given"
-        if files.unfit:
-            return files.unfit
-        try:
-            return why_not_kept(
-                data_fd=files.data_fd,
-                meta_fd=files.meta_fd,
-                dram_bytes=config.dram,
-                slab_bytes=config.slab,
-                slots_max=config.slots_max,
-                host_boot=self._host_boot,
-            )
-        except (ValueError, OSError, RuntimeError) as error:
-            raise ConfigError(f"the arena cannot be made: {error}") from None
 
     def _log_restart(self) -> None:
         stats = self._store.stats()
