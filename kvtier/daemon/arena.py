@@ -8,7 +8,7 @@ from kvtier.io.shm import ArenaFiles
 
 
 def why_not_kept(config: Config, files: ArenaFiles, host_boot: bytes) -> str:
-    """In words, with the field and both values; empty: they can be kept. ConfigError when none can be made."""
+    """In words, with the field and both values; empty: they can be. ConfigError: none can be made."""
     if files.unfit:
         return files.unfit
     try:
