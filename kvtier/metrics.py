@@ -62,6 +62,7 @@ STORE: Final = (
     _gauge("quarantined_slots", "Slots set aside until their writer is known to be gone."),
     _gauge("late_slots", "Part of those: a read of storage of an earlier daemon may still land in them."),
     _gauge("stale_slots", "Slots of cleared namespaces, not yet made usable."),
+    _gauge("withheld_slots", "Chunks of an earlier daemon, not served before storage says what they are of."),
     _gauge("pinned_slots", "Slots held by read leases or demotes."),
     _gauge("read_leases", "Read leases that are out."),
     _gauge("write_leases", "Write leases that are out."),

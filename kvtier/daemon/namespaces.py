@@ -16,9 +16,11 @@ from kvtier.errors import (
 )
 from kvtier.format.fingerprint import namespace_id, parse_canonical
 from kvtier.io.native import Store
-from kvtier.types import NAMESPACE_ID_BYTES, NamespaceInfo
+from kvtier.types import NAMESPACE_ID_BYTES, UNCONFIRMED_CLEAR, NamespaceInfo
 
 NAMESPACES_MAX: Final = 1024
+SETTLE_S: Final = 1.0
+"""How long an engine that opens a namespace waits for what the root says; see `Namespaces.settle`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class _Entry:
     chunk_bytes: int
     fingerprint_json: str
     label: str
+    told: int = 0
+    """With which epoch it went on; see `StorageTier.open_namespace`."""
     cleared: bool = False
     """By this daemon: whatever its engines remember is over."""
 
@@ -68,12 +72,12 @@ class Namespaces:
             if unopened is not None and unopened["chunk_bytes"] != chunk_bytes:
                 raise _mismatch(id, chunk_bytes, unopened["chunk_bytes"])
             index = self._store.open_namespace(id, chunk_bytes)
-            if self._unopened.pop(id, None) is not None:
-                # The arena has outlived its daemon, and so have chunks of this very epoch in it.
-                epoch_below = self._store.epoch_below(index) or epoch_below
-            entry = self._entries[id] = _Entry(index, chunk_bytes, fingerprint_json, shown(label))
+            outlived = self._unopened.pop(id, None) is not None
+            told, cleared = self._go_on(index, outlived, epoch_below)
+            entry = _Entry(index, chunk_bytes, fingerprint_json, shown(label), told, cleared)
+            self._entries[id] = entry
             if self._storage is not None:
-                self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json, epoch_below)
+                self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json, told)
         elif entry.fingerprint_json != fingerprint_json:
             raise FingerprintMismatch(
                 f"namespace {id.hex()} is known with another fingerprint: {entry.fingerprint_json}"
@@ -84,6 +88,29 @@ class Namespaces:
             entry = self._entries[id] = replace(entry, label=shown(label))
         return self._info(id, entry, self._counted().get(entry.index, {}))
 
+    def _go_on(self, index: int, outlived: bool, remembered: int) -> tuple[int, bool]:
+        """What storage is told of its epoch, and whether the namespace was cleared for it.
+
+        outlived: chunks of it may lie in the arena, of the epoch that stands there.
+        """
+        in_arena = self._store.epoch_below(index) if outlived else 0
+        if remembered or self._storage is None or not self._storage.on:
+            return in_arena or remembered, False
+        # An engine that has just started is of the root's highest epoch; what lies here need not be.
+        if in_arena & UNCONFIRMED_CLEAR:  # of an epoch that was never made
+            self._store.clear_namespace(index)
+            return UNCONFIRMED_CLEAR, True
+        if outlived:
+            self._store.withhold_namespace(index)
+        return 0, False
+
+    async def settle(self, id: bytes) -> None:
+        """Until the root has said whether chunks of an earlier daemon may be served, for a moment at most:
+        whoever opens a namespace finds them at once. Where it takes longer they come later.
+        """
+        if self._storage is not None and self._storage.on:
+            await asyncio.to_thread(self._store.await_settled, self._entries[id].index, SETTLE_S)
+
     def contradicts(self, id: bytes, epoch_below: int) -> bool:
         """The caller remembers another epoch than the one it has on storage, because somebody opened it first
         who remembered none, or another: nobody can say whose chunks are whose, so it is to be cleared.
@@ -91,7 +118,7 @@ class Namespaces:
         entry = self._entries[id]
         if not epoch_below or entry.cleared or self._storage is None or not self._storage.on:
             return False
-        return epoch_below != self._store.epoch_below(entry.index)
+        return epoch_below not in (entry.told, self._store.epoch_below(entry.index))
 
     def index(self, id: bytes) -> int:
         """Index of a known namespace; UnknownNamespace, InvalidArgument."""

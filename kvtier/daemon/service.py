@@ -77,6 +77,7 @@ class Service:
         info = self._namespaces.open(
             request.fingerprint_json, request.chunk_bytes, request.label, request.epoch_below
         )
+        await self._namespaces.settle(info.id)
         if self._namespaces.contradicts(info.id, request.epoch_below):
             await self._namespaces.clear(info.id)
         return codec.namespace_to_proto(info)

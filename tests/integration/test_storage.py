@@ -237,6 +237,42 @@ def test_an_engine_that_outlives_its_daemon_reads_what_is_of_its_weights(start_h
         assert load(mine, new, version=1) == 8
 
 
+def test_an_engine_that_starts_anew_is_served_nothing_of_older_weights(start_host: StartDaemon) -> None:
+    first, second = start_host(), start_host()
+    keys, more = keys_of("both", 8), keys_of("more", 4)
+    with first.client() as one, second.client() as two:
+        mine, theirs = (client.namespace(PRINT, CHUNK) for client in (one, two))
+        store(theirs, keys, version=0)
+        on_storage(second, 8)
+        mine.clear()  # the fleet's weights are updated in place, on this host first
+        store(mine, keys[:6], version=1)
+        on_storage(first, 6)
+    second.kill()  # and on the other its engine and its daemon are started anew
+    second.start()
+    assert second.counters()["restart_kept"] == 8
+    with second.client() as two, start_host().client() as three:
+        theirs = two.namespace(PRINT, CHUNK)
+        seen(theirs, keys, Hit(6, 0, 6))
+        assert load(theirs, keys, version=1) == 6
+        assert store(theirs, more, version=1) == 4
+        assert second.stats().namespaces[0].storage == "ready"  # of the fleet's epoch, not of one of its own
+        seen(three.namespace(PRINT, CHUNK), more, Hit(4, 0, 4))
+        assert load(three.namespace(PRINT, CHUNK), more, version=1) == 4
+
+
+def test_an_engine_that_starts_anew_is_served_what_no_clear_has_made_old(start_host: StartDaemon) -> None:
+    host = start_host()
+    keys = keys_of("kept", 8)
+    for life in range(3):
+        with host.client() as client:
+            ns = client.namespace(PRINT, CHUNK)
+            assert ns.lookup(keys) == (Hit(8, 8, 0) if life else Hit(0, 0, 0))  # no call later, but at once
+            assert store(ns, keys) == (0 if life else 8)
+            on_storage(host, 0 if life else 8)
+        host.kill()
+        host.start()
+
+
 def test_a_daemon_without_storage_finds_nothing_there(daemon: Daemon) -> None:
     with daemon.client() as client:
         ns = client.namespace(PRINT, CHUNK)

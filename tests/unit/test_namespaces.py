@@ -16,16 +16,23 @@ class Counting:
     def __init__(self, earlier=()):
         self.opened = list(earlier)
         self.epoch = 0
+        self.withheld = []
+        self.cleared = []
 
     def epoch_below(self, index):
         return self.epoch
 
     def clear_namespace(self, index):
+        self.cleared.append(index)
         return 2
 
+    def withhold_namespace(self, index):
+        self.withheld.append(index)
+
     def open_namespace(self, id, chunk_bytes):
-        self.opened.append((id, chunk_bytes))
-        return len(self.opened) - 1
+        if (id, chunk_bytes) not in self.opened:
+            self.opened.append((id, chunk_bytes))
+        return self.opened.index((id, chunk_bytes))
 
     def namespaces(self):
         counts = {"epoch": 3, "chunks": 2, "bytes": 8192, "hits": 1}
@@ -98,14 +105,59 @@ def test_what_an_earlier_daemon_left_is_known_by_its_id_alone():
     assert opened.fingerprint_json == text("a")
 
 
-@pytest.mark.parametrize(("left", "remembered", "told"), [(3, 0, 3), (3, 2, 3), (0, 2, 2), (0, 0, 0)])
+EARLIER = [(namespace_id(text("a")), 4096)]
+
+
+@pytest.mark.parametrize(("left", "remembered", "told"), [(3, 3, 3), (3, 2, 3), (0, 2, 2)])
 def test_an_arena_that_outlives_its_daemon_goes_on_in_its_epoch(left, remembered, told):
-    store, below = Counting(earlier=[(namespace_id(text("a")), 4096)]), Below()
+    store, below = Counting(EARLIER), Below()
     store.epoch = left
     known = Namespaces(store, boot_id=2, storage=below)
     id = known.open(text("a"), 4096, epoch_below=remembered).id
     assert below.told == told
-    assert known.contradicts(id, remembered) == (remembered not in (0, left))
+    assert known.contradicts(id, remembered) == (remembered != told)
+    assert (store.withheld, store.cleared) == ([], [])
+
+
+@pytest.mark.parametrize("left", [3, 0])
+def test_an_engine_that_remembers_nothing_is_of_the_highest_epoch_and_the_arena_is_asked_about(left):
+    store, below = Counting(EARLIER), Below()
+    store.epoch = left
+    known = Namespaces(store, boot_id=2, storage=below)
+    known.open(text("a"), 4096)
+    assert (below.told, store.withheld, store.cleared) == (0, [0], [])
+    known.open(text("b"), 4096)  # a new one, of which nothing is in the arena
+    assert (below.told, store.withheld, store.cleared) == (0, [0], [])
+
+
+def test_what_an_unconfirmed_clear_left_is_not_for_an_engine_that_remembers_nothing():
+    store, below = Counting(EARLIER), Below()
+    store.epoch = UNCONFIRMED_CLEAR | 3
+    known = Namespaces(store, boot_id=2, storage=below)
+    id = known.open(text("a"), 4096).id
+    assert (below.told, store.withheld, store.cleared) == (UNCONFIRMED_CLEAR, [], [0])
+    assert not known.contradicts(id, UNCONFIRMED_CLEAR | 3)
+
+
+def test_without_storage_an_arena_is_served_to_whoever_opens_it():
+    store = Counting(EARLIER)
+    store.epoch = 3
+    known = Namespaces(store, boot_id=2)
+    known.open(text("a"), 4096)
+    assert (store.withheld, store.cleared) == ([], [])
+
+
+def test_two_engines_that_remember_one_unconfirmed_clear_agree():
+    """It is made up for when the first of them opens the namespace."""
+    store = Counting(EARLIER)
+    store.epoch = UNCONFIRMED_CLEAR | 3
+    known = Namespaces(store, boot_id=2, storage=Below())
+    id = known.open(text("a"), 4096, epoch_below=UNCONFIRMED_CLEAR | 3).id
+    assert not known.contradicts(id, UNCONFIRMED_CLEAR | 3)
+    store.epoch = 5
+    known.open(text("a"), 4096, epoch_below=UNCONFIRMED_CLEAR | 3)
+    assert not known.contradicts(id, UNCONFIRMED_CLEAR | 3)
+    assert known.contradicts(id, 3)
 
 
 def test_their_number_is_bounded(monkeypatch):

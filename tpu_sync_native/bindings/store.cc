@@ -93,6 +93,18 @@ class PyStore {
     return WithoutGil([&] { return store_->EpochBelow(ns); });
   }
 
+  void SetEpochBelow(uint32_t ns, uint64_t word) {
+    const py::gil_scoped_release release;
+    store_->SetEpochBelow(ns, word);
+  }
+  void WithholdNamespace(uint32_t ns) {
+    const py::gil_scoped_release release;
+    store_->WithholdNamespace(ns);
+  }
+  bool AwaitSettled(uint32_t ns, double wait_s) {
+    return WithoutGil([&] { return store_->AwaitSettled(ns, static_cast<uint64_t>(wait_s * 1000)); });
+  }
+
   void OpenSession(SessionId session, GroupId group, uint32_t pid, std::optional<int> ring_fd, uint64_t start,
                    uint64_t space, bool maps) {
     const py::gil_scoped_release release;
@@ -287,6 +299,9 @@ void BindStore(py::module_& module) {
       .def("open_namespace", &PyStore::OpenNamespace, py::arg("id"), py::arg("chunk_bytes"))
       .def("clear_namespace", &PyStore::ClearNamespace, py::arg("ns"))
       .def("epoch_below", &PyStore::EpochBelow, py::arg("ns"))
+      .def("set_epoch_below", &PyStore::SetEpochBelow, py::arg("ns"), py::arg("word"))
+      .def("withhold_namespace", &PyStore::WithholdNamespace, py::arg("ns"))
+      .def("await_settled", &PyStore::AwaitSettled, py::arg("ns"), py::arg("wait_s"))
       .def("open_session", &PyStore::OpenSession, py::arg("session"), py::arg("group"), py::arg("pid"),
            py::arg("ring_fd"), py::arg("start") = 0, py::arg("space") = 0, py::arg("maps") = true)
       .def("last_session", &PyStore::last_session)

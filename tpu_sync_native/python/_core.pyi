@@ -72,6 +72,13 @@ class Store:
     def clear_namespace(self, ns: int) -> int: ...
     def epoch_below(self, ns: int) -> int:
         """See `Session.epoch_below`."""
+
+    def set_epoch_below(self, ns: int, word: int) -> None: ...
+    def withhold_namespace(self, ns: int) -> None:
+        """Serve nothing of what it holds before the tier below says of which epoch it is."""
+
+    def await_settled(self, ns: int, wait_s: float) -> bool:
+        """Wait until nothing is withheld; False when the time was over first."""
     def open_session(
         self,
         session: int,

@@ -50,6 +50,15 @@ class FakeLowerTier final : public LowerTier {
     cleared_.push_back(ns);
   }
 
+  uint64_t EpochWord(uint32_t) const override {
+    const std::lock_guard lock(mutex_);
+    return epoch_word_;
+  }
+  void SayEpoch(uint64_t word) {
+    const std::lock_guard lock(mutex_);
+    epoch_word_ = word;
+  }
+
   void Put(uint32_t ns, uint64_t first, uint32_t count, uint32_t bytes = 32) {
     const std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) held_[{ns, KeyOf(first + i, bytes)}] = 1000 + first + i;
@@ -92,6 +101,7 @@ class FakeLowerTier final : public LowerTier {
   std::vector<uint32_t> cleared_;
   mutable uint64_t finds_ = 0;
   bool refusing_ = false;
+  uint64_t epoch_word_ = 0;
 };
 
 }  // namespace tpu_sync_native::testing

@@ -85,7 +85,7 @@ TEST(WrongLengthsNamespacesAndEpochsAreMisses) {
     CHECK(index.Hits(keys) == 1);
   }
   for (const uint32_t ns : {1u, 4u, 1000u, kNoSlot}) CHECK(index.Hits(Range(0, 1), ns) == 0);
-  index.writer.RaiseEpoch(0);
+  index.writer.SetEpoch(0, 2);
   CHECK(index.Hits(Range(0, 1)) == 0);
 }
 

@@ -213,6 +213,55 @@ TEST(AnEpochThatIsNotThereIsNobodyElses) {
   CHECK(host.Get(10, 5) == 5 && host.Found(0, 5) == 0);
 }
 
+// The arena has outlived its daemon, the engine has not: it starts with the weights of the root's last clear.
+TEST(AnArenaOfAnOlderEpochIsNotServedToAnEngineThatStartsNew) {
+  FakeFiles fake;
+  TierHost here(fake.files()), next(fake.files());
+  here.Start();
+  here.Clear();
+  CHECK(Eventually([&] { return here.base.store->EpochBelow(here.ns) == 2; }));
+  here.Put(100, 5, /*version=*/1);
+  CHECK(here.Flush());
+  next.Put(0, 5, /*version=*/0);  // what is there when the daemon starts, of epoch 0
+  next.base.store->SetEpochBelow(next.ns, 1);
+  next.base.store->WithholdNamespace(next.ns);
+  next.Start();
+  CHECK(Eventually([&] { return next.base.store->EpochBelow(next.ns) == 2; }));
+  CHECK(next.base.store->AwaitSettled(next.ns, 0));
+  CHECK(next.NamespaceState() == "ready");  // of the root's epoch: no clear of its own, nothing apart
+  CHECK(!fake.memory->Peek(NamespacePath() + "/epoch-2").has_value());
+  CHECK(next.Found(0, 5) == 0);
+  CHECK(Eventually([&] { return next.Found(100, 5) == 5; }));
+  CHECK(next.Get(100, 5, 1) == 5);
+  next.Put(0, 5, /*version=*/1);
+  CHECK(next.Flush());
+  CHECK(Eventually([&] { return here.Found(0, 5) == 5; }));
+  CHECK(here.Get(0, 5, 1) == 5);
+}
+
+// The root does not answer: nothing of it is served, what is stored now is, and all by itself it comes back.
+TEST(WhatIsWithheldComesBackWhenTheRootAnswers) {
+  FakeFiles fake;
+  TierHost host(fake.files());
+  host.Put(0, 9);
+  host.base.store->SetEpochBelow(host.ns, 1);
+  host.base.store->WithholdNamespace(host.ns);
+  CHECK(host.tier->CheckRoot(10'000).empty());
+  fake.plan->Add({.ops = kOpList, .pattern = "*", .times = 1, .hang = true});
+  host.tier->Start();
+  host.tier->OpenNamespace(host.ns, TierHost::kId, TierHost::kChunkBytes, TierHost::kMeta, Codec::kRaw);
+  CHECK(fake.plan->WaitHanging(1));
+  CHECK(!host.base.store->AwaitSettled(host.ns, 20));
+  CHECK(host.Found(0, 9) == 0 && host.Get(0, 9) == 0);
+  CHECK(host.Put(100, 3) == 3 && host.Get(100, 3) == 3);
+  CHECK(host.base.store->EpochBelow(host.ns) == 0);
+  fake.plan->Release();
+  CHECK(host.base.store->AwaitSettled(host.ns, 20'000));
+  CHECK(host.Get(0, 9) == 9);
+  CHECK(Eventually([&] { return host.base.store->EpochBelow(host.ns) == 1; }));
+  host.base.CheckSound();
+}
+
 // A tier may come with the next daemon.
 TEST(AClearWithoutATierIsRemembered) {
   TierHost host(FakeFiles().files());

@@ -117,12 +117,8 @@ void IndexWriter::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
   record.epoch.store(1, kRelease);  // publishes the record
 }
 
-uint32_t IndexWriter::RaiseEpoch(uint32_t ns) {
-  auto& record = const_cast<NamespaceRecord&>(view_.ns(ns));
-  uint32_t epoch = record.epoch.load(kRelaxed) + 1;
-  if (epoch == 0) epoch = 1;
-  record.epoch.store(epoch, kRelease);
-  return epoch;
+void IndexWriter::SetEpoch(uint32_t ns, uint32_t epoch) {
+  const_cast<NamespaceRecord&>(view_.ns(ns)).epoch.store(epoch, kRelease);
 }
 
 void IndexWriter::SetEpochBelow(uint32_t ns, uint64_t word) {

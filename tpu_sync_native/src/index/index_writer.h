@@ -47,7 +47,7 @@ class IndexWriter {
   bool HasKeyTail(uint32_t slot);
 
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
-  uint32_t RaiseEpoch(uint32_t ns);  // returns the new epoch
+  void SetEpoch(uint32_t ns, uint32_t epoch);
   void SetEpochBelow(uint32_t ns, uint64_t word);
 
   // Who writes; see meta_layout.h. A row is readable to the next daemon from its opening to its closing.

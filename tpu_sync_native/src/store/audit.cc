@@ -66,6 +66,7 @@ class Auditor {
   std::array<uint64_t, 5> states_{};  // by SlotState
   std::vector<uint64_t> used_of_class_ = std::vector<uint64_t>(store_.slots.classes().size());
   std::vector<uint64_t> chunks_of_ns_ = std::vector<uint64_t>(store_.namespaces.size());
+  std::vector<uint64_t> withheld_of_ns_ = std::vector<uint64_t>(store_.namespaces.size());
   uint64_t stale_ = 0;
   uint64_t pinned_ = 0;
   uint64_t free_slabs_ = 0;
@@ -180,6 +181,7 @@ void Auditor::CheckSlot(uint32_t slot, const Slab& slab) {
   Require(cell.pins == 0 || pinnable, name + " is pinned in a state that no lease hands out");
   if (cell.state == SlotState::kCommitted) {
     ++(store_.Stale(owner) ? stale_ : chunks_of_ns_[ns]);
+    if (store_.IsWithheld(owner)) ++withheld_of_ns_[ns];
   }
   if (cell.state != SlotState::kQuarantined) CheckIndexed(slot);
 }
@@ -242,11 +244,16 @@ void Auditor::CheckTotals() {
   Equal(store_.slots.pinned(), pinned_, "pinned slots");
   Equal(store_.slots.free_slabs(), free_slabs_, "free slabs");
   Equal(store_.stale_slots, stale_, "stale slots");
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, withheld = 0;
   for (size_t i = 0; i < chunks_of_ns_.size(); ++i) {
-    Equal(store_.namespaces[i].chunks, chunks_of_ns_[i], "chunks of namespace " + std::to_string(i));
+    const NamespaceEntry& space = store_.namespaces[i];
+    Equal(space.chunks, chunks_of_ns_[i], "chunks of namespace " + std::to_string(i));
+    Equal(space.withheld ? space.withheld->chunks : 0, withheld_of_ns_[i],
+          "withheld chunks of namespace " + std::to_string(i));
+    withheld += withheld_of_ns_[i];
     bytes += chunks_of_ns_[i] * store_.namespaces[i].chunk_bytes;
   }
+  Equal(store_.withheld_slots, withheld, "withheld slots");
   Equal(store_.chunk_bytes, bytes, "bytes of chunks");
   Require(!store_.sessions.empty() || (store_.leases.empty() && store_.quarantines.empty()),
           "no session is left, but leases or quarantines are");

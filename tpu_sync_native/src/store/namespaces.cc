@@ -1,3 +1,10 @@
+// Namespaces, their epochs, and what is withheld.
+//
+// A chunk is of the epoch in which its slot was reserved, and readable while that is the namespace's present
+// one. A clear makes the next epoch. So does withholding, which keeps the one before and may go back to it:
+// its chunks are stale meanwhile, but not reclaimed (evicted they are, when their turn comes). Which one is
+// the present one is all that the metadata says; a daemon that ends meanwhile has given them up.
+#include <algorithm>
 #include <stdexcept>
 
 #include "base/align.h"
@@ -34,24 +41,66 @@ uint32_t Store::Impl::AddNamespace(std::string_view id, uint64_t bytes, uint32_t
   const auto ns = static_cast<uint32_t>(namespaces.size());
   const ClassId size_class = slots.ClassFor(RoundUp(bytes, kPayloadUnit));
   while (classes.size() <= size_class) classes.push_back({.policy = make_policy.make()});
-  namespaces.push_back(
-      {.id = std::string(id), .chunk_bytes = bytes, .size_class = size_class, .epoch = epoch});
+  namespaces.push_back({.id = std::string(id),
+                        .chunk_bytes = bytes,
+                        .size_class = size_class,
+                        .epoch = epoch,
+                        .last_epoch = epoch});
   namespace_by_id.emplace(id, ns);
   return ns;
 }
 
-uint64_t Store::Impl::ClearNamespace(uint32_t ns) {
-  if (ns >= namespaces.size()) throw std::invalid_argument("no namespace has index " + std::to_string(ns));
+uint64_t Store::Impl::BeginEpoch(uint32_t ns) {
   NamespaceEntry& space = namespaces[ns];
   const uint64_t chunks = space.chunks;
-  space.epoch = index.RaiseEpoch(ns);  // one store: from here on no reader takes one of them for a hit
+  if (++space.last_epoch == 0) space.last_epoch = 1;
+  space.epoch = space.last_epoch;
+  index.SetEpoch(ns, space.epoch);  // one store: from here on no reader takes one of them for a hit
   space.chunks = 0;
   stale_slots += chunks;
-  counters.cleared += chunks;
   chunk_bytes -= chunks * space.chunk_bytes;
+  return chunks;
+}
+
+uint64_t Store::Impl::ClearNamespace(uint32_t ns) {
+  if (ns >= namespaces.size()) throw std::invalid_argument("no namespace has index " + std::to_string(ns));
+  EndWithhold(ns, /*keep=*/false);
+  const uint64_t chunks = BeginEpoch(ns);
+  counters.cleared += chunks;
   index.SetEpochBelow(ns, EpochBelow(ns) | kUnconfirmedClear);  // though there be no tier: one may come
   if (lower != nullptr) lower.load()->Cleared(ns);
   return chunks;
+}
+
+void Store::Impl::WithholdNamespace(uint32_t ns) {
+  if (ns >= namespaces.size()) throw std::invalid_argument("no namespace has index " + std::to_string(ns));
+  NamespaceEntry& space = namespaces[ns];
+  if (space.withheld) return;
+  // Never noted: no tier below has ever been asked, so they are of the epoch before the first clear there.
+  const uint64_t below = std::max<uint64_t>(EpochBelow(ns) & ~kUnconfirmedClear, 1);
+  const uint32_t epoch = space.epoch;
+  const uint64_t chunks = BeginEpoch(ns);
+  withheld_slots += chunks;
+  space.withheld = Withheld{epoch, chunks, below};
+  // An engine that outlives this daemon, too, is of no epoch that is known.
+  index.SetEpochBelow(ns, EpochBelow(ns) & kUnconfirmedClear);
+}
+
+void Store::Impl::EndWithhold(uint32_t ns, bool keep) {
+  NamespaceEntry& space = namespaces[ns];
+  if (!space.withheld) return;
+  const Withheld withheld = *space.withheld;
+  space.withheld.reset();
+  withheld_slots -= withheld.chunks;
+  // Both may be served, but under one epoch: the larger part is.
+  if (keep && withheld.chunks >= space.chunks) {
+    stale_slots = stale_slots + space.chunks - withheld.chunks;
+    chunk_bytes = chunk_bytes + (withheld.chunks - space.chunks) * space.chunk_bytes;
+    space.epoch = withheld.epoch;
+    space.chunks = withheld.chunks;
+    index.SetEpoch(ns, space.epoch);
+  }
+  settled.notify_all();
 }
 
 uint64_t Store::Impl::EpochBelow(uint32_t ns) const {
@@ -62,7 +111,10 @@ void Store::Impl::NoteEpochsBelow() {
   if (lower == nullptr) return;
   for (uint32_t ns = 0; ns < namespaces.size(); ++ns) {
     const uint64_t word = lower.load()->EpochWord(ns);
-    if (word != 0 && word != EpochBelow(ns)) index.SetEpochBelow(ns, word);
+    if (word == 0) continue;
+    const auto& withheld = namespaces[ns].withheld;
+    if (withheld) EndWithhold(ns, (word & ~kUnconfirmedClear) == withheld->epoch_below);
+    if (word != EpochBelow(ns)) index.SetEpochBelow(ns, word);
   }
 }
 

@@ -185,6 +185,11 @@ bool Store::Impl::Stale(uint64_t owner) const {
   return namespaces[static_cast<uint32_t>(owner)].epoch != static_cast<uint32_t>(owner >> 32);
 }
 
+bool Store::Impl::IsWithheld(uint64_t owner) const {
+  const auto& withheld = namespaces[static_cast<uint32_t>(owner)].withheld;
+  return withheld && withheld->epoch == static_cast<uint32_t>(owner >> 32);
+}
+
 void Store::Impl::EvictChunk(uint32_t slot) {
   classes[slots.class_of(slot)].policy->Remove(slot);
   HashedKey key;
@@ -196,6 +201,10 @@ void Store::Impl::FreeChunk(uint32_t slot, const HashedKey& key, uint64_t owner)
   NamespaceEntry& space = namespaces[static_cast<uint32_t>(owner)];
   if (Stale(owner)) {
     --stale_slots;
+    if (IsWithheld(owner)) {
+      --withheld_slots;
+      --space.withheld->chunks;
+    }
   } else {
     --space.chunks;
     ++space.evictions;
@@ -222,11 +231,12 @@ uint64_t Store::Impl::ReclaimStale(uint64_t slots_max) {
   DrainLeavingSlab();
   uint64_t freed = 0;
   const uint64_t looks = std::min<uint64_t>(slots_max * kReclaimLooks, options.slots_max);
-  for (uint64_t i = 0; i < looks && freed < slots_max && stale_slots > 0; ++i) {
+  for (uint64_t i = 0; i < looks && freed < slots_max && stale_slots > withheld_slots; ++i) {
     const uint32_t slot = reclaim_cursor;
     reclaim_cursor = slot + 1 < options.slots_max ? slot + 1 : 0;
     if (!slots.cell(slot).evictable()) continue;
-    if (!Stale(index.view().slot(slot).owner.load(std::memory_order_relaxed))) continue;
+    const uint64_t owner = index.view().slot(slot).owner.load(std::memory_order_relaxed);
+    if (!Stale(owner) || IsWithheld(owner)) continue;
     EvictChunk(slot);
     ++freed;
   }

@@ -45,9 +45,10 @@ inline constexpr std::string_view kGaugeNames[] = {
     "reserved_slots",
     "promoting_slots",
     "quarantined_slots",
-    "late_slots",    // of these, because of reads of storage that an earlier daemon had begun
-    "stale_slots",   // committed, but of a cleared epoch: to be reclaimed
-    "pinned_slots",  // held by a read lease or a demote
+    "late_slots",      // of these, because of reads of storage that an earlier daemon had begun
+    "stale_slots",     // committed, but of a cleared epoch: to be reclaimed
+    "withheld_slots",  // committed, and not served before it is known of which epoch below they are
+    "pinned_slots",    // held by a read lease or a demote
     "read_leases",
     "write_leases",
     "sessions",

@@ -106,6 +106,23 @@ void Store::NoteEpochsBelow() {
   impl_->NoteEpochsBelow();
 }
 
+void Store::SetEpochBelow(uint32_t ns, uint64_t word) {
+  std::lock_guard lock(impl_->mutex);
+  if (ns < impl_->namespaces.size()) impl_->index.SetEpochBelow(ns, word);
+}
+
+void Store::WithholdNamespace(uint32_t ns) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->WithholdNamespace(ns);
+}
+
+bool Store::AwaitSettled(uint32_t ns, uint64_t wait_ms) {
+  std::unique_lock lock(impl_->mutex);
+  if (ns >= impl_->namespaces.size()) return true;
+  return impl_->settled.wait_for(lock, std::chrono::milliseconds(wait_ms),
+                                 [&] { return !impl_->namespaces[ns].withheld; });
+}
+
 void Store::OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark) {
   std::lock_guard lock(impl_->mutex);
   impl_->OpenSession(session, group, pid, mark);

@@ -13,7 +13,8 @@
 // dead session had reserved stay quarantined until no other process of its group can still be writing them.
 //
 // Threads: every method is thread-safe (one mutex inside; the store is the only writer of the shared
-// metadata). No method blocks on anything but that mutex, and none holds it for longer than one batch.
+// metadata). No method but AwaitSettled blocks on anything but that mutex, and none holds it for longer than
+// one batch.
 #pragma once
 
 #include <cstdint>
@@ -144,6 +145,13 @@ class Store {
   // NamespaceRecord::epoch_below of one; and brought up to date, of all, from what the tier below says.
   uint64_t EpochBelow(uint32_t ns) const;
   void NoteEpochsBelow();
+  void SetEpochBelow(uint32_t ns, uint64_t word);
+  // For a namespace of an earlier daemon that is opened by somebody who does not know of which epoch below
+  // its chunks are: none of them is served until the tier below has said of which epoch the namespace is (see
+  // EpochWord). If it is theirs they are back then, else they are gone. What is stored meanwhile is served.
+  void WithholdNamespace(uint32_t ns);
+  // Waits until nothing of the namespace is withheld; false when the time was over first.
+  bool AwaitSettled(uint32_t ns, uint64_t wait_ms);
 
   // ---- sessions ----
   void OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark = {});

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -65,12 +66,21 @@ struct LostPromote {
   bool busy;            // until PromoteEnd::kGone
 };
 
+// Chunks of a namespace that are kept out of sight, under an epoch of their own; see namespaces.cc.
+struct Withheld {
+  uint32_t epoch;
+  uint64_t chunks;
+  uint64_t epoch_below;  // of which epoch of the tier below they are, + 1
+};
+
 struct NamespaceEntry {
   std::string id;
   uint64_t chunk_bytes;
   ClassId size_class;
   uint32_t epoch;
+  uint32_t last_epoch;  // the highest that slots may carry
   uint64_t chunks = 0;  // committed, of the present epoch
+  std::optional<Withheld> withheld = {};
   uint64_t hits = 0, misses = 0, stores = 0, evictions = 0;
 };
 
@@ -180,6 +190,7 @@ struct Store::Impl {
   void FreeChunk(uint32_t slot, const HashedKey& key, uint64_t owner);  // the same, out of its policy
   void DropReserved(uint32_t slot);                                     // reserved -> free
   bool Stale(uint64_t owner) const;
+  bool IsWithheld(uint64_t owner) const;
   uint64_t ReclaimStale(uint64_t slots_max);
   uint64_t EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max);
 
@@ -211,6 +222,10 @@ struct Store::Impl {
   uint32_t AddNamespace(std::string_view id, uint64_t chunk_bytes, uint32_t epoch);
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   uint64_t ClearNamespace(uint32_t ns);
+  void WithholdNamespace(uint32_t ns);
+  void EndWithhold(uint32_t ns, bool keep);
+  // Makes an epoch in which there is nothing yet the present one; how many chunks that left behind.
+  uint64_t BeginEpoch(uint32_t ns);
   uint64_t EpochBelow(uint32_t ns) const;
   void NoteEpochsBelow();
 
@@ -244,8 +259,10 @@ struct Store::Impl {
   std::vector<uint32_t> key_tails_committed;           // per slab: the same for key tails
   KeyScratch scratch;
   StoreCounters counters;
-  uint64_t stale_slots = 0;  // committed under a cleared epoch
-  uint64_t chunk_bytes = 0;  // of readable chunks
+  uint64_t stale_slots = 0;         // committed under another epoch than the present one
+  uint64_t withheld_slots = 0;      // of these, those that may come back
+  std::condition_variable settled;  // a namespace withholds nothing any more
+  uint64_t chunk_bytes = 0;         // of readable chunks
   uint32_t reclaim_cursor = 0;
   uint32_t leaving_slab = kNone;
   uint32_t drain_budget = 0;  // chunks that this call may still evict to empty a slab
