@@ -24,8 +24,9 @@ from pydantic import (
 
 from kvtier.address import default_address, parse_address, parse_host_port
 from kvtier.errors import ConfigError
+from kvtier.floors import check_floors, parse_floors
 from kvtier.logs import Format, Level
-from kvtier.sizes import parse_duration, parse_size
+from kvtier.sizes import parse_duration, parse_size, show_size
 
 ENV_PREFIX: Final = "KVTIER_"
 DRAM_BYTES_MIN: Final = 4 << 20
@@ -106,6 +107,17 @@ def _dead_after(seconds: float, info: ValidationInfo) -> float:
     return seconds
 
 
+def _floors(floors: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+    check_floors(floors, info.data.get("dram", 0))
+    return floors
+
+
+def _floor(size_bytes: int, info: ValidationInfo) -> int:
+    if size_bytes > info.data.get("dram", size_bytes):
+        raise ValueError(f"exceeds dram, which is {show_size(info.data['dram'])}")
+    return size_bytes
+
+
 def _at_least(minimum: float, words: str) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if value < minimum:
@@ -156,6 +168,16 @@ class Config(BaseModel):
     slots_max: Annotated[int, Field(ge=0, le=1 << 31)] = Field(
         default=0,
         description="Most chunks the index can hold; 0 means dram/16KiB. Raise it for chunks below 16KiB.",
+    )
+    floors: Annotated[dict[str, int], BeforeValidator(parse_floors), AfterValidator(_floors)] = Field(
+        default={},
+        description="What others leave of dram to a namespace, whatever they store: NAME=SIZE, NAME=SIZE; a table in "
+        "the file. NAME is a namespace's label or the start of its id (kvtier ls), SIZE holds for each of that "
+        "name. What it has above is shared by age.",
+    )
+    floor: Annotated[Size, AfterValidator(_floor)] = Field(
+        default=0,
+        description="The same for each namespace that floors does not name, as long as all fit into dram; 0: none.",
     )
     storage: Annotated[str, AfterValidator(_storage)] = Field(
         default="",

@@ -43,7 +43,8 @@ class FormerSession:
 class NamespaceInfo:
     """One namespace as the daemon counts it. `index` is valid for the boot `boot_id` only.
 
-    `label` is for people; the fingerprint alone says what the namespace is. `storage_codec`: of new records;
+    `label` is for people; the fingerprint alone says what the namespace is. `floor`: bytes of the arena that
+    other namespaces leave to this one. `storage_codec`: of new records;
     where it is found out, `storage_codec_tried` is what came out best at the last look ("" before the first),
     with its share of a chunk's bytes, and its times to write and to read over those of a raw chunk.
     """
@@ -60,6 +61,7 @@ class NamespaceInfo:
     misses: int = 0
     stores: int = 0
     evictions: int = 0
+    floor: int = 0
     label: str = ""
     storage: str = ""
     storage_records: int = 0

@@ -18,7 +18,7 @@ ALL_BYTES: Final = 1 << 62
 Number = TypeVar("Number", int, float)
 
 
-@click.group(short_help="drain, flush, evict, clear, destroy")
+@click.group(short_help="drain, flush, evict, floor, clear, destroy")
 def admin() -> None:
     """Change what a running daemon does or holds."""
 
@@ -63,6 +63,22 @@ def evict(namespace: str, address: str, size: str | None) -> None:
         info = resolve(namespace, channel.list_namespaces())
         evicted_bytes = channel.evict(info.id, size_bytes)
     click.echo(f"evicted {show_size(evicted_bytes)} of {info.id.hex()}")
+
+
+@admin.command()
+@click.argument("namespace")
+@click.argument("size")
+@address_option
+def floor(namespace: str, size: str, address: str) -> None:
+    """Leave SIZE of the arena to NAMESPACE (the start of its id is enough), whatever others store; 0: nothing.
+
+    Holds for what it stores from now on, until another daemon opens it: then its configuration says (floors).
+    """
+    size_bytes = _parsed(parse_size, "size", size)
+    with ControlChannel(address) as channel:
+        info = resolve(namespace, channel.list_namespaces())
+        channel.set_floor(info.id, size_bytes)
+    click.echo(f"floor of {info.id.hex()}: {show_size(size_bytes)}")
 
 
 @admin.command()

@@ -27,6 +27,8 @@ _METAVARS = {
     "policy": "lru|s3fifo",
     "slab": "SIZE",
     "slots_max": "N",
+    "floors": "NAME=SIZE,...",
+    "floor": "SIZE",
     "storage": "DIR",
     "storage_segment": "SIZE",
     "storage_quota": "SIZE",
@@ -45,6 +47,8 @@ _METAVARS = {
 def _default(name: str) -> str:
     if name == "dram":
         return "4GiB"
+    if name == "floors":
+        return "none"
     if name == "storage_segment":
         return "256MiB"
     return str(config.Config.model_fields[name].get_default(call_default_factory=True, validated_data={}))

@@ -133,8 +133,10 @@ def _traffic(counters: dict[str, int], before: dict[str, int] | None, elapsed_s:
 
 def _namespaces(namespaces: tuple[NamespaceInfo, ...]) -> Table:
     stored = any(info.storage for info in namespaces)
+    floored = any(info.floor for info in namespaces)
     right = ("chunk", "chunks", "bytes", "hit rate", "stores", "evictions")
-    table = _table("namespace", "what it holds", right=right + (("on storage",) if stored else ()))
+    right += ("floor",) * floored + ("on storage",) * stored
+    table = _table("namespace", "what it holds", right=right)
     for info in sorted(namespaces, key=lambda info: -info.bytes):
         asked = info.hits + info.misses
         table.add_row(
@@ -146,6 +148,7 @@ def _namespaces(namespaces: tuple[NamespaceInfo, ...]) -> Table:
             f"{info.hits / asked:.1%}" if asked else "-",
             f"{info.stores:,}",
             f"{info.evictions:,}",
+            *([show_size(info.floor) if info.floor else "-"] if floored else []),
             *([on_storage(info)] if stored else []),
         )
     return table if namespaces else _none("no namespaces: no engine has stored anything since the start")

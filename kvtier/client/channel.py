@@ -146,6 +146,10 @@ class ControlChannel:
         request = pb.EvictRequest(namespace_id=namespace_id, bytes=bytes)
         return int(self._call(self._stub.Evict, request).bytes)
 
+    def set_floor(self, namespace_id: bytes, bytes: int) -> None:
+        """What others leave of the arena to this namespace; InvalidArgument when it does not fit."""
+        self._call(self._stub.SetFloor, pb.SetFloorRequest(namespace_id=namespace_id, bytes=bytes))
+
     def drain(self, deadline_s: float) -> int:
         """No new leases from now on; waits until none is left, or the deadline. Returns how many are left."""
         request = pb.DrainRequest(deadline_s=deadline_s)

@@ -35,6 +35,7 @@ from kvtier.daemon.notify import notify
 from kvtier.daemon.sessions import Sessions, SharedFds
 from kvtier.daemon.storage import StorageTier
 from kvtier.errors import ConfigError, InvalidArgument, KVTierError
+from kvtier.floors import Floors
 from kvtier.io.native import Store
 from kvtier.io.process import host_boot
 from kvtier.io.shm import ArenaFiles, memfd
@@ -152,7 +153,8 @@ class Daemon:
         await asyncio.to_thread(self._storage.check)
         self._store.start()
         self._storage.start()
-        self._namespaces = Namespaces(self._store, self._boot_id, storage=self._storage)
+        floors = Floors(config.floor, config.floors)
+        self._namespaces = Namespaces(self._store, self._boot_id, storage=self._storage, floors=floors)
         self._sessions = Sessions(
             self._store,
             self._clock,

@@ -131,6 +131,11 @@ class Service:
         index = self._namespaces.index(request.namespace_id)
         return pb.EvictReply(bytes=await asyncio.to_thread(self._store.evict, index, request.bytes))
 
+    @unary
+    async def SetFloor(self, request: pb.SetFloorRequest, context: Context) -> pb.Empty:
+        self._namespaces.set_floor(request.namespace_id, request.bytes)
+        return pb.Empty()
+
     # ---- the hot calls, for tools ----
 
     @unary

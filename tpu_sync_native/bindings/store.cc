@@ -89,6 +89,9 @@ class PyStore {
   uint64_t ClearNamespace(uint32_t ns) {
     return WithoutGil([&] { return store_->ClearNamespace(ns); });
   }
+  void SetFloor(uint32_t ns, uint64_t bytes) {
+    WithoutGil([&] { store_->SetFloor(ns, bytes); });
+  }
   uint64_t EpochBelow(uint32_t ns) const {
     return WithoutGil([&] { return store_->EpochBelow(ns); });
   }
@@ -230,6 +233,7 @@ class PyStore {
       row["misses"] = ns.misses;
       row["stores"] = ns.stores;
       row["evictions"] = ns.evictions;
+      row["floor"] = ns.floor_bytes;
       rows.append(row);
     }
     return rows;
@@ -298,6 +302,7 @@ void BindStore(py::module_& module) {
       .def("population_error", &PyStore::PopulationError)
       .def("open_namespace", &PyStore::OpenNamespace, py::arg("id"), py::arg("chunk_bytes"))
       .def("clear_namespace", &PyStore::ClearNamespace, py::arg("ns"))
+      .def("set_floor", &PyStore::SetFloor, py::arg("ns"), py::arg("bytes"))
       .def("epoch_below", &PyStore::EpochBelow, py::arg("ns"))
       .def("set_epoch_below", &PyStore::SetEpochBelow, py::arg("ns"), py::arg("word"))
       .def("withhold_namespace", &PyStore::WithholdNamespace, py::arg("ns"))

@@ -106,6 +106,7 @@ class ModelTest {
         return;
       case 18:
         if (Draw(20) == 0) Clear(AnySpace());
+        if (Draw(10) == 0) f_.store->SetFloor(AnySpace(), Draw(3) * 8 * 4096);
         return;
       default:
         f_.store->ReclaimStale(Draw(30));

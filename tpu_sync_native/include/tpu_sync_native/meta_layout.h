@@ -91,7 +91,9 @@ struct alignas(64) NamespaceRecord {
   // The namespace's epoch in the tier below + 1, 0 while it is not known; kUnconfirmedClear beside it:
   // cleared since, and that tier has not confirmed it. An engine that outlives the daemon tells the next one.
   std::atomic<uint64_t> epoch_below;
-  uint8_t pad[24];
+  // Bytes of the arena that other namespaces leave to this one (Store::SetFloor); 0: none.
+  std::atomic<uint64_t> floor_bytes;
+  uint8_t pad[16];
 };
 static_assert(sizeof(NamespaceRecord) == 64);
 inline constexpr uint64_t kUnconfirmedClear = uint64_t{1} << 63;

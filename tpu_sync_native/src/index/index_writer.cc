@@ -125,6 +125,10 @@ void IndexWriter::SetEpochBelow(uint32_t ns, uint64_t word) {
   const_cast<NamespaceRecord&>(view_.ns(ns)).epoch_below.store(word, kRelease);
 }
 
+void IndexWriter::SetFloor(uint32_t ns, uint64_t bytes) {
+  const_cast<NamespaceRecord&>(view_.ns(ns)).floor_bytes.store(bytes, kRelease);
+}
+
 uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
                               SlotState state, uint32_t lease) {
   SlotRecord& target = record(slot);

@@ -49,6 +49,7 @@ class IndexWriter {
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
   void SetEpoch(uint32_t ns, uint32_t epoch);
   void SetEpochBelow(uint32_t ns, uint64_t word);
+  void SetFloor(uint32_t ns, uint64_t bytes);
 
   // Who writes; see meta_layout.h. A row is readable to the next daemon from its opening to its closing.
   void OpenSessionRow(uint32_t row, const SessionRow& session);

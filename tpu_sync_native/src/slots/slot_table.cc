@@ -17,9 +17,14 @@ SlotTable::SlotTable(uint32_t slots_max, uint32_t slab_count, uint64_t slab_byte
 
 ClassId SlotTable::ClassFor(uint64_t slot_bytes) {
   for (ClassId i = 0; i < classes_.size(); ++i) {
-    if (classes_[i].slot_bytes == slot_bytes) return i;
+    if (classes_[i].shared && classes_[i].slot_bytes == slot_bytes) return i;
   }
   classes_.push_back({.slot_bytes = slot_bytes});
+  return static_cast<ClassId>(classes_.size() - 1);
+}
+
+ClassId SlotTable::AddOwnClass(uint64_t slot_bytes) {
+  classes_.push_back({.slot_bytes = slot_bytes, .shared = false});
   return static_cast<ClassId>(classes_.size() - 1);
 }
 

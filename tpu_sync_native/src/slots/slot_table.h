@@ -33,6 +33,7 @@ struct Slab {
 
 struct SizeClass {
   uint64_t slot_bytes = 0;
+  bool shared = true;
   uint32_t slabs = 0;
   uint32_t slots = 0;  // of its slabs
   uint32_t used = 0;   // of these, not free
@@ -44,8 +45,10 @@ class SlotTable {
  public:
   SlotTable(uint32_t slots_max, uint32_t slab_count, uint64_t slab_bytes);
 
-  // The class of this slot size, made if new. slot_bytes is at most the slab's.
+  // The shared class of this slot size, made if new. slot_bytes is at most the slab's.
   ClassId ClassFor(uint64_t slot_bytes);
+  // Another class of this slot size, which ClassFor never gives: for one owner's chunks alone.
+  ClassId AddOwnClass(uint64_t slot_bytes);
 
   // A free slot of the class, now reserved; kNoSlot when none of its slabs has one.
   uint32_t Take(ClassId size_class);

@@ -168,7 +168,9 @@ void Auditor::CheckSlot(uint32_t slot, const Slab& slab) {
     Require(false, name + " belongs to no namespace");
     return;
   }
-  Require(store_.namespaces[ns].size_class == slab.size_class, name + " is in another size class");
+  const NamespaceEntry& space = store_.namespaces[ns];
+  Require(slab.size_class == space.shared_class || slab.size_class == space.own_class,
+          name + " is in another size class");
   const auto pins = expected_.pins.find(slot);
   Equal(cell.pins, pins == expected_.pins.end() ? 0 : pins->second, name + " pins");
   pinned_ += cell.pins > 0;
@@ -204,6 +206,8 @@ void Auditor::CheckClasses() {
   for (size_t i = 0; i < store_.slots.classes().size(); ++i) {
     const std::string name = "class of " + std::to_string(store_.slots.classes()[i].slot_bytes) + " bytes";
     Equal(store_.slots.classes()[i].used, used_of_class_[i], name + " used");
+    Require(store_.classes[i].floor == 0 || !store_.slots.classes()[i].shared,
+            name + ": shared, with a floor");
     // The policy's walk covers the reserved, promoting and committed slots of the class, each once.
     const EvictionPolicy& policy = *store_.classes[i].policy;
     uint64_t walked = 0;

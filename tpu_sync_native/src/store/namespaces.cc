@@ -40,14 +40,19 @@ uint32_t Store::Impl::OpenNamespace(std::string_view id, uint64_t bytes) {
 uint32_t Store::Impl::AddNamespace(std::string_view id, uint64_t bytes, uint32_t epoch) {
   const auto ns = static_cast<uint32_t>(namespaces.size());
   const ClassId size_class = slots.ClassFor(RoundUp(bytes, kPayloadUnit));
-  while (classes.size() <= size_class) classes.push_back({.policy = make_policy.make()});
+  FillClasses();
   namespaces.push_back({.id = std::string(id),
                         .chunk_bytes = bytes,
                         .size_class = size_class,
+                        .shared_class = size_class,
                         .epoch = epoch,
                         .last_epoch = epoch});
   namespace_by_id.emplace(id, ns);
   return ns;
+}
+
+void Store::Impl::FillClasses() {
+  while (classes.size() < slots.classes().size()) classes.push_back({.policy = make_policy.make()});
 }
 
 uint64_t Store::Impl::BeginEpoch(uint32_t ns) {

@@ -62,7 +62,7 @@ std::vector<Store::NamespaceStats> Store::Impl::Namespaces() const {
     const NamespaceEntry& space = namespaces[i];
     stats.push_back({i, space.id, space.chunk_bytes, space.epoch, space.chunks,
                      space.chunks * space.chunk_bytes, space.hits, space.misses, space.stores,
-                     space.evictions});
+                     space.evictions, space.floor_bytes});
   }
   return stats;
 }

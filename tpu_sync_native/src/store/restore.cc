@@ -3,7 +3,8 @@
 //   1  namespaces and the rows of sessions and write leases are read; boot_id has changed before, so sessions
 //      of the former daemon are over
 //   2  the index is emptied, and each slab's records are judged: a committed chunk that is consistent in
-//      itself and with its slab goes back into the index under its old generation. A slot that a write lease
+//      itself and with its slab goes back into the index under its old generation. A slab whose slots are all
+//      of one namespace goes to that one's class, any other to the shared one. A slot that a write lease
 //      had out is quarantined if any session of the lease's group is not known to have ended. One that a read
 //      of storage was to fill is quarantined for a while: the kernel may end what it had begun. Every other
 //      slot that was in use is free, its generation raised
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <stdexcept>
 #include <unordered_set>
 
 #include "index/probe.h"
@@ -56,6 +58,7 @@ class Restorer {
   };
 
   void RestoreNamespaces();
+  void RestoreFloor(uint32_t ns, uint64_t bytes);
   void ReadRows();
   void RestoreSlab(uint32_t slab);
   // What is to become of the i-th slot of the slab at hand.
@@ -73,8 +76,10 @@ class Restorer {
   RestartReport& report_ = store_.restart;
   std::unordered_map<GroupId, std::vector<uint32_t>> rows_of_group_;  // session rows
   std::vector<bool> waits_;                                           // per lease row: somebody may write
-  // Of the slab at hand: its class, once a slot has said it, and what its slots are.
-  ClassId size_class_ = kNone;
+  // Of the slab at hand: a namespace that has a slot in it, once there is one; whether there are others; and
+  // what its slots are.
+  uint32_t ns_ = kNone;
+  bool mixed_ = false;
   std::vector<SlotState> states_;
   uint32_t first_ = 0;
   bool key_tails_ = false;             // it keeps keys that have one
@@ -91,6 +96,16 @@ void Restorer::RestoreNamespaces() {
     if (epoch == 0) break;
     const std::string_view id(reinterpret_cast<const char*>(record.id), sizeof(record.id));
     store_.AddNamespace(id, record.chunk_bytes, epoch);
+    if (const uint64_t floor = record.floor_bytes.load(kRelaxed)) RestoreFloor(i, floor);
+  }
+}
+
+// The sum was checked when they were set; the slabs are the same. A damaged one is none.
+void Restorer::RestoreFloor(uint32_t ns, uint64_t bytes) {
+  try {
+    store_.SetFloor(ns, bytes);
+  } catch (const std::invalid_argument&) {
+    store_.index.SetFloor(ns, 0);
   }
 }
 
@@ -113,8 +128,8 @@ void Restorer::ReadRows() {
 bool Restorer::Fits(uint32_t slot, uint32_t i, uint64_t place, uint64_t owner) const {
   const auto ns = static_cast<uint32_t>(owner);
   if (ns >= store_.namespaces.size()) return false;
-  const ClassId size_class = store_.namespaces[ns].size_class;
-  if (size_class_ != kNone && size_class_ != size_class) return false;
+  const ClassId size_class = store_.namespaces[ns].shared_class;
+  if (ns_ != kNone && store_.namespaces[ns_].shared_class != size_class) return false;
   if (i >= store_.slots.SlotsPerSlab(size_class)) return false;
   const uint64_t slab_offset = store_.slots.slab_of(slot) * store_.slots.slab_bytes();
   return PlaceOffset(place) == slab_offset + i * store_.slots.classes()[size_class].slot_bytes;
@@ -167,7 +182,8 @@ void Restorer::RestoreSlab(uint32_t slab) {
   const uint32_t count = store_.index.FindRecords(first_, store_.slots.slots_per_slab());
   store_.records_committed[slab] = count;
   if (count == 0) return;
-  size_class_ = kNone;
+  ns_ = kNone;
+  mixed_ = false;
   key_tails_ = false;
   states_.assign(count, SlotState::kFree);
   Kept kept[kJudgedTogether];
@@ -179,7 +195,9 @@ void Restorer::RestoreSlab(uint32_t slab) {
       if (verdict == Verdict::kFree) continue;
       const uint64_t owner = view_.slot(slot).owner.load(kRelaxed);
       if (verdict == Verdict::kKeep || verdict == Verdict::kQuarantine || verdict == Verdict::kLate) {
-        size_class_ = store_.namespaces[static_cast<uint32_t>(owner)].size_class;
+        const auto ns = static_cast<uint32_t>(owner);
+        mixed_ = mixed_ || (ns_ != kNone && ns_ != ns);
+        ns_ = ns;
       }
       switch (verdict) {
         case Verdict::kKeep:
@@ -216,7 +234,8 @@ void Restorer::RestoreSlab(uint32_t slab) {
   const bool used =
       std::any_of(states_.begin(), states_.end(), [](SlotState state) { return state != SlotState::kFree; });
   if (!used) return;
-  store_.slots.RestoreSlab(slab, size_class_, states_);
+  const NamespaceEntry& space = store_.namespaces[ns_];
+  store_.slots.RestoreSlab(slab, mixed_ ? space.shared_class : space.size_class, states_);
   // So that they count as memory of the index. Where there is no room, the next long key tries again.
   if (key_tails_) (void)store_.CommitKeyTails(first_);
 }

@@ -31,6 +31,9 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
   if (slot != kNoSlot) return slot;
   if (AddSlab(size_class)) return slots.Take(size_class);
 
+  if (BelowFloor(size_class) && StartRebalance(size_class, /*only_colder=*/false) && AddSlab(size_class)) {
+    return slots.Take(size_class);
+  }
   if (RebalanceIfDue(size_class) && AddSlab(size_class)) return slots.Take(size_class);
   // Victims may empty a slab, which is free then, or lie in a leaving one, which offers nothing.
   while (slot == kNoSlot && EvictFrom(size_class, std::min(wanted, kEvictGroup), looks) > 0) {
@@ -118,6 +121,8 @@ bool Store::Impl::MakeRoomIn(ClassId size_class) {
     const uint32_t needed = std::min(slots.SlotsPerSlab(size_class), committed + kCommitStep);
     return committed < needed && CommitRecords(slab, needed);
   }
+  if (!MayGive(size_class, 1))
+    return BelowFloor(size_class) && StartRebalance(size_class, /*only_colder=*/false);
   if (RebalanceIfDue(size_class)) return true;
   uint32_t looks = kRoomLooks;
   return EvictFrom(size_class, std::min(Shortage(size_class), kEvictGroup), &looks) > 0;
@@ -139,7 +144,8 @@ bool Store::Impl::StartRebalance(ClassId to, bool only_colder) {
     if (slab.size_class == kNone) continue;
     if (slab.size_class == to) {
       own_coldest = std::min(own_coldest, slab.touched);
-    } else if (slab.busy == 0 && (candidate == kNone || slab.touched < slots.slabs()[candidate].touched)) {
+    } else if (slab.busy == 0 && MayGive(slab.size_class, slab.used) &&
+               (candidate == kNone || slab.touched < slots.slabs()[candidate].touched)) {
       candidate = i;
     }
   }
@@ -158,22 +164,26 @@ void Store::Impl::DrainLeavingSlab() {
   for (uint32_t slot = slots.first_slot(slab); slot < end && drain_budget > 0; ++slot) {
     if (!slots.slabs()[slab].leaving) break;  // its last chunk went: it is free
     if (!slots.cell(slot).evictable()) continue;
+    if (!MayGive(slots.class_of(slot), slots.slabs()[slab].used)) break;
     EvictChunk(slot);
     --drain_budget;
   }
   const bool gone = !slots.slabs()[slab].leaving;
-  const bool blocked = !gone && slots.slabs()[slab].busy > 0;
+  const Slab& left = slots.slabs()[slab];
+  const bool blocked = !gone && (left.busy > 0 || !MayGive(left.size_class, left.used));
   if (gone) ++counters.rebalances;
   if (blocked) slots.SetLeaving(slab, false);
   if (gone || blocked) leaving_slab = kNone;
 }
 
 // Both buckets of the key are full: one of the chunks in them has to go.
-bool Store::Impl::MakeIndexRoom(const HashedKey& key) {
+bool Store::Impl::MakeIndexRoom(const HashedKey& key, ClassId size_class) {
   for (const uint32_t number : key.buckets) {
     for (const auto& cell : index.view().bucket(number).slots) {
       const uint32_t slot = cell.load(std::memory_order_relaxed);
       if (!slots.cell(slot).evictable()) continue;
+      const ClassId of = slots.class_of(slot);
+      if (of != size_class && !MayGive(of, 1)) continue;
       EvictChunk(slot);
       return true;
     }
@@ -246,16 +256,26 @@ uint64_t Store::Impl::ReclaimStale(uint64_t slots_max) {
 uint64_t Store::Impl::EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max) {
   if (ns >= namespaces.size()) return 0;
   const NamespaceEntry& space = namespaces[ns];
-  const EvictionPolicy& policy = *classes[space.size_class].policy;
+  uint64_t freed = EvictNamespaceFrom(space.shared_class, ns, bytes, &chunks_max);
+  if (space.own_class != kNone && freed < bytes) {
+    freed += EvictNamespaceFrom(space.own_class, ns, bytes - freed, &chunks_max);
+  }
+  return freed;
+}
+
+uint64_t Store::Impl::EvictNamespaceFrom(ClassId size_class, uint32_t ns, uint64_t bytes,
+                                         uint32_t* chunks_max) {
+  const NamespaceEntry& space = namespaces[ns];
+  const EvictionPolicy& policy = *classes[size_class].policy;
   const uint64_t owner = OwnerWord(ns, space.epoch);
   uint64_t freed = 0;
-  for (uint32_t slot = policy.Coldest(); slot != kNoSlot && freed < bytes && chunks_max > 0;) {
+  for (uint32_t slot = policy.Coldest(); slot != kNoSlot && freed < bytes && *chunks_max > 0;) {
     const uint32_t warmer = policy.Warmer(slot);
     if (slots.cell(slot).evictable() &&
         index.view().slot(slot).owner.load(std::memory_order_relaxed) == owner) {
       EvictChunk(slot);
       freed += space.chunk_bytes;
-      --chunks_max;
+      --*chunks_max;
     }
     slot = warmer;
   }

@@ -96,6 +96,11 @@ uint64_t Store::ClearNamespace(uint32_t ns) {
   return impl_->ClearNamespace(ns);
 }
 
+void Store::SetFloor(uint32_t ns, uint64_t bytes) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->SetFloor(ns, bytes);
+}
+
 uint64_t Store::EpochBelow(uint32_t ns) const {
   std::lock_guard lock(impl_->mutex);
   return ns < impl_->namespaces.size() ? impl_->EpochBelow(ns) : 0;

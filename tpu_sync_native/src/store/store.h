@@ -142,6 +142,11 @@ class Store {
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   // Makes every chunk of the namespace unreadable at once (epoch + 1). Returns how many were committed.
   uint64_t ClearNamespace(uint32_t ns);
+  // The namespace's floor: so many bytes of its chunks are evicted for none but itself, and it gets so many,
+  // from whoever has more than its own floor, before it evicts its own. 0: none. Holds for what is stored
+  // from now on; what lies here already shares slabs with others. Outlives the daemon. Refused when the arena
+  // has not as many slabs as all floors together need.
+  void SetFloor(uint32_t ns, uint64_t bytes);
   // NamespaceRecord::epoch_below of one; and brought up to date, of all, from what the tier below says.
   uint64_t EpochBelow(uint32_t ns) const;
   void NoteEpochsBelow();
@@ -210,7 +215,7 @@ class Store {
   struct NamespaceStats {
     uint32_t index;
     std::string id;
-    uint64_t chunk_bytes, epoch, chunks, bytes, hits, misses, stores, evictions;
+    uint64_t chunk_bytes, epoch, chunks, bytes, hits, misses, stores, evictions, floor_bytes;
   };
   struct SessionStats {
     SessionId session;

@@ -4,6 +4,7 @@
 //   space.cc       free slots: evict, rebalance, reclaim  sessions.cc   sessions, groups, quarantine
 //   namespaces.cc  namespaces and their epochs            observe.cc    statistics      audit.cc   invariants
 //   restore.cc     what an earlier daemon left            rows.cc       what a later one has to know
+//   floors.cc      what is left to a namespace, whatever the others do
 //
 // Every method needs the mutex. None allocates per chunk, apart from the vectors that an answer consists of.
 #pragma once
@@ -76,7 +77,10 @@ struct Withheld {
 struct NamespaceEntry {
   std::string id;
   uint64_t chunk_bytes;
-  ClassId size_class;
+  ClassId size_class;    // of what is stored from now on; the two below may both hold chunks
+  ClassId shared_class;  // with all namespaces of this slot size that have no floor
+  ClassId own_class = kNone;
+  uint64_t floor_bytes = 0;
   uint32_t epoch;
   uint32_t last_epoch;  // the highest that slots may carry
   uint64_t chunks = 0;  // committed, of the present epoch
@@ -88,6 +92,7 @@ struct ClassEntry {
   std::unique_ptr<EvictionPolicy> policy;
   uint32_t turnover = 0;  // evictions since it last looked for a colder slab elsewhere
   uint32_t demand = 0;    // slots that one reserve wanted of late; see MakeRoom
+  uint32_t floor = 0;     // used slots that other classes leave to this one; see floors.cc
 };
 
 // Which rows of a shared table are free; numbers begin at 1.
@@ -185,7 +190,7 @@ struct Store::Impl {
   // class's when `only_colder`.
   bool StartRebalance(ClassId to, bool only_colder);
   void DrainLeavingSlab();
-  bool MakeIndexRoom(const HashedKey& key);
+  bool MakeIndexRoom(const HashedKey& key, ClassId size_class);
   void EvictChunk(uint32_t slot);                                       // committed, unpinned, in its policy
   void FreeChunk(uint32_t slot, const HashedKey& key, uint64_t owner);  // the same, out of its policy
   void DropReserved(uint32_t slot);                                     // reserved -> free
@@ -193,6 +198,17 @@ struct Store::Impl {
   bool IsWithheld(uint64_t owner) const;
   uint64_t ReclaimStale(uint64_t slots_max);
   uint64_t EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max);
+  uint64_t EvictNamespaceFrom(ClassId size_class, uint32_t ns, uint64_t bytes, uint32_t* chunks_max);
+
+  // ---- floors.cc ----
+  void SetFloor(uint32_t ns, uint64_t bytes);
+  ClassId OwnClass(NamespaceEntry* space);
+  uint32_t SlotsFor(const NamespaceEntry& space, uint64_t bytes) const;
+  uint64_t SlabsFor(const NamespaceEntry& space, uint64_t bytes) const;
+  // The class has less than is left to it: it takes a slab from another one before it evicts its own.
+  bool BelowFloor(ClassId size_class) const;
+  // Whether others may take `count` used slots from the class.
+  bool MayGive(ClassId size_class, uint32_t count) const;
 
   // ---- sessions.cc ----
   void OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark);
@@ -220,6 +236,7 @@ struct Store::Impl {
 
   // ---- namespaces.cc ----
   uint32_t AddNamespace(std::string_view id, uint64_t chunk_bytes, uint32_t epoch);
+  void FillClasses();  // `classes` is as long as slots.classes()
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   uint64_t ClearNamespace(uint32_t ns);
   void WithholdNamespace(uint32_t ns);

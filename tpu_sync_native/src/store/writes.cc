@@ -59,7 +59,7 @@ bool Store::Impl::PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, 
   if (state == SlotState::kPromoting) slots.Promote(slot);
   const uint64_t offset = slots.offset_of(slot);
   const uint32_t generation = index.Reserve(slot, offset, OwnerWord(ns, space.epoch), key, state, row);
-  if (index.Insert(key, slot) || (MakeIndexRoom(key) && index.Insert(key, slot))) {
+  if (index.Insert(key, slot) || (MakeIndexRoom(key, space.size_class) && index.Insert(key, slot))) {
     *ref = {slot, generation, offset};
     return true;
   }
