@@ -171,13 +171,14 @@ class Config(BaseModel):
     )
     floors: Annotated[dict[str, int], BeforeValidator(parse_floors), AfterValidator(_floors)] = Field(
         default={},
-        description="What others leave of dram to a namespace, whatever they store: NAME=SIZE, NAME=SIZE; a table in "
-        "the file. NAME is a namespace's label or the start of its id (kvtier ls), SIZE holds for each of that "
-        "name. What it has above is shared by age.",
+        description="What others leave of dram to a namespace, whatever they store: NAME=SIZE, ...; in "
+        "the file a table. NAME is a label or the start of an id (kvtier ls), SIZE is for each namespace of "
+        "that name. What is above is shared by age.",
     )
     floor: Annotated[Size, AfterValidator(_floor)] = Field(
         default=0,
-        description="The same for each namespace that floors does not name, as long as all fit into dram; 0: none.",
+        description="The same for each namespace that floors does not name, as long as all fit into dram; "
+        "0: none.",
     )
     storage: Annotated[str, AfterValidator(_storage)] = Field(
         default="",

@@ -70,9 +70,9 @@ def evict(namespace: str, address: str, size: str | None) -> None:
 @click.argument("size")
 @address_option
 def floor(namespace: str, size: str, address: str) -> None:
-    """Leave SIZE of the arena to NAMESPACE (the start of its id is enough), whatever others store; 0: nothing.
+    """Leave SIZE of the arena to NAMESPACE (the start of its id is enough), whatever others store; 0: none.
 
-    Holds for what it stores from now on, until another daemon opens it: then its configuration says (floors).
+    Holds for what it stores from now on, until another daemon opens it, whose configuration says (floors).
     """
     size_bytes = _parsed(parse_size, "size", size)
     with ControlChannel(address) as channel:

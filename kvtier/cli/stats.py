@@ -134,9 +134,9 @@ def _traffic(counters: dict[str, int], before: dict[str, int] | None, elapsed_s:
 def _namespaces(namespaces: tuple[NamespaceInfo, ...]) -> Table:
     stored = any(info.storage for info in namespaces)
     floored = any(info.floor for info in namespaces)
-    right = ("chunk", "chunks", "bytes", "hit rate", "stores", "evictions")
-    right += ("floor",) * floored + ("on storage",) * stored
-    table = _table("namespace", "what it holds", right=right)
+    right = ["chunk", "chunks", "bytes", "hit rate", "stores", "evictions"]
+    right += ["floor"] * floored + ["on storage"] * stored
+    table = _table("namespace", "what it holds", right=tuple(right))
     for info in sorted(namespaces, key=lambda info: -info.bytes):
         asked = info.hits + info.misses
         table.add_row(
