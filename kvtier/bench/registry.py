@@ -14,11 +14,13 @@ class Bench:
 
     name: str
     question: str
+    options: tuple[str, ...] = ()
+    """Of the command line, which its `run` takes besides the scale."""
 
-    def run(self, scale: Scale) -> list[Result]:
+    def run(self, scale: Scale, **options: float | None) -> list[Result]:
         """Answer it. BenchSkipped says what is missing here."""
         module = import_module("kvtier.bench." + self.name.replace("-", "_"))
-        return cast("list[Result]", module.run(scale))
+        return cast("list[Result]", module.run(scale, **options))
 
     def explanation(self) -> str:
         """How it is measured: the head of its file."""
@@ -36,6 +38,7 @@ BENCHES: Final = {
         Bench("storage", "how fast do chunks go to storage and come back, next to what the disk can do?"),
         Bench("restart", "a killed daemon is back: how long until its chunks are hit?"),
         Bench("reliability", "what do engines notice when processes die, hang, or storage fails?"),
+        Bench("load", "what does an engine feel of the others on its host?", ("seconds", "engines")),
         Bench("index-memory", "how much memory does the index take for one chunk?"),
         Bench("codec", "does it pay to compress chunks on storage?"),
         Bench("idle-cpu", "what does a daemon cost that nobody uses?"),

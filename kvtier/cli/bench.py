@@ -28,7 +28,11 @@ _MARKS: Final = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Also put the table into this Markdown file, between the markers that name the benchmark.",
 )
-def bench(name: str, as_json: bool, quick: bool, full: bool, write: Path | None) -> int:
+@click.option("--seconds", type=click.FloatRange(0.1, 86400), help="How long load runs  [default: 60]")
+@click.option("--engines", type=click.IntRange(1, 64), help="How many engines load has  [default: 2]")
+def bench(
+    name: str, as_json: bool, quick: bool, full: bool, write: Path | None, **options: float | None
+) -> int:
     """Run one benchmark, or all; `list` explains them.
 
     Exit code 0 whether or not a budget holds; 1 when a benchmark cannot run here (`all` goes on without it).
@@ -37,6 +41,9 @@ def bench(name: str, as_json: bool, quick: bool, full: bool, write: Path | None)
         raise click.UsageError("--quick and --full exclude each other")
     if write and name in ("list", "all"):
         raise click.UsageError("--write takes the name of one benchmark")
+    given = {option: value for option, value in options.items() if value is not None}
+    if given and (name not in BENCHES or not given.keys() <= set(BENCHES[name].options)):
+        raise click.UsageError(f"bench {name} does not take {', '.join(f'--{option}' for option in given)}")
     scale = Scale.QUICK if quick else Scale.FULL if full else Scale.NORMAL
     if name == "list":
         _list(as_json)
@@ -45,13 +52,13 @@ def bench(name: str, as_json: bool, quick: bool, full: bool, write: Path | None)
     if not as_json:
         _console().print(machine.summary(facts), style="dim", highlight=False)
     if name != "all":
-        results = _run(BENCHES[name], scale, facts, as_json)
+        results = _run(BENCHES[name], scale, facts, as_json, given)
         if results and write:
             command = f"kvtier bench {name}{' --quick' if quick else ' --full' if full else ''}"
             table.write(write, name, results, facts, command)
         return 0 if results else 1
     for entry in BENCHES.values():
-        _run(entry, scale, facts, as_json)
+        _run(entry, scale, facts, as_json, {})
     return 0
 
 
@@ -73,14 +80,16 @@ def _list(as_json: bool) -> None:
         console.print()
 
 
-def _run(entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool) -> list[Result]:
+def _run(
+    entry: Bench, scale: Scale, facts: dict[str, object], as_json: bool, options: dict[str, float]
+) -> list[Result]:
     """Nothing when it cannot run here, which has been said then."""
     try:
         if as_json:
-            results = entry.run(scale)
+            results = entry.run(scale, **options)
         else:
             with _console().status(f"{entry.name}: {entry.question}"):
-                results = entry.run(scale)
+                results = entry.run(scale, **options)
     except BenchSkipped as reason:
         click.echo(f"kvtier: bench {entry.name} {reason}", err=True)
         return []

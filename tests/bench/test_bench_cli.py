@@ -59,6 +59,12 @@ def test_an_unknown_name_is_a_usage_error() -> None:
     assert "lookups" in done.stderr
 
 
+def test_options_of_another_benchmark_are_a_usage_error() -> None:
+    done = bench("lookup", "--seconds", "1")
+    assert done.returncode == 2
+    assert "bench lookup does not take --seconds" in done.stderr
+
+
 def test_without_an_engine_it_says_what_is_missing() -> None:
     code = (
         "import importlib.util as u, sys\n"
