@@ -180,6 +180,11 @@ class Config(BaseModel):
         description="The same for each namespace that floors does not name, as long as all fit into dram; "
         "0: none.",
     )
+    floor_idle: Annotated[Duration, AfterValidator(_at_least(0.0, "0s"))] = Field(
+        default=3600.0,
+        description="A namespace that nobody used for so long has no floor until it is used again, so that "
+        "the floor of a model that was updated makes room for its successor's; 0: it keeps it.",
+    )
     storage: Annotated[str, AfterValidator(_storage)] = Field(
         default="",
         description="Directory below DRAM, on Lustre or any file system that all hosts share, or a URL of an "

@@ -29,6 +29,7 @@ _METAVARS = {
     "slots_max": "N",
     "floors": "NAME=SIZE,...",
     "floor": "SIZE",
+    "floor_idle": "DURATION",
     "storage": "DIR",
     "storage_segment": "SIZE",
     "storage_quota": "SIZE",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvtier import logs
+from kvtier.daemon.floors import FloorKeeper
 from kvtier.daemon.names import shown
 from kvtier.daemon.storage import StorageTier
 from kvtier.errors import (
@@ -15,7 +15,6 @@ from kvtier.errors import (
     NamespaceMismatch,
     UnknownNamespace,
 )
-from kvtier.floors import Floors
 from kvtier.format.fingerprint import namespace_id, parse_canonical
 from kvtier.io.native import Store
 from kvtier.types import NAMESPACE_ID_BYTES, UNCONFIRMED_CLEAR, NamespaceInfo
@@ -46,11 +45,11 @@ class Namespaces:
         boot_id: int,
         id_of: Callable[[str], bytes] = namespace_id,
         storage: StorageTier | None = None,
-        floors: Floors | None = None,
+        floors: FloorKeeper | None = None,
     ) -> None:
         self._store = store
         self._storage = storage
-        self._floors = floors or Floors()
+        self._floors = floors
         self._boot_id = boot_id
         self._id_of = id_of
         self._entries: dict[bytes, _Entry] = {}
@@ -80,7 +79,8 @@ class Namespaces:
             told, cleared = self._go_on(index, outlived, epoch_below)
             entry = _Entry(index, chunk_bytes, fingerprint_json, shown(label), told, cleared)
             self._entries[id] = entry
-            self._apply_floor(id)
+            if self._floors is not None:
+                self._floors.open(id, index, entry.label)
             if self._storage is not None:
                 self._storage.open_namespace(index, id, chunk_bytes, fingerprint_json, told)
         elif entry.fingerprint_json != fingerprint_json:
@@ -91,7 +91,8 @@ class Namespaces:
             raise _mismatch(id, chunk_bytes, entry.chunk_bytes)
         if label and not entry.label:
             entry = self._entries[id] = replace(entry, label=shown(label))
-            self._apply_floor(id)
+            if self._floors is not None:
+                self._floors.open(id, entry.index, entry.label)
         return self._info(id, entry, self._counted().get(entry.index, {}))
 
     def _go_on(self, index: int, outlived: bool, remembered: int) -> tuple[int, bool]:
@@ -142,22 +143,8 @@ class Namespaces:
     def set_floor(self, id: bytes, floor_bytes: int) -> None:
         """Of a known namespace, until a daemon opens it anew; InvalidArgument when it does not fit."""
         index = self.index(id)
-        try:
-            self._store.set_floor(index, floor_bytes)
-        except ValueError as error:
-            raise InvalidArgument(str(error)) from None
-
-    def _apply_floor(self, id: bytes) -> None:
-        """What the configuration says. One that does not fit beside the others' is none, and logged."""
-        entry = self._entries[id]
-        floor_bytes = self._floors.of(id, entry.label)
-        try:
-            self._store.set_floor(entry.index, floor_bytes)
-        except ValueError as error:
-            self._store.set_floor(entry.index, 0)
-            logs.get("namespaces").warning(
-                "a namespace has no floor", namespace=id.hex(), label=entry.label, reason=str(error)
-            )
+        if self._floors is not None:
+            self._floors.set(index, floor_bytes)
 
     async def clear(self, id: bytes) -> int:
         """Make every chunk of the namespace unreadable; how many there were."""

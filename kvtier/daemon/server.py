@@ -27,6 +27,7 @@ from kvtier.address import parse_address, parse_host_port
 from kvtier.clock import Clock, MonotonicClock
 from kvtier.config import Config
 from kvtier.daemon import arena, service
+from kvtier.daemon.floors import FloorKeeper
 from kvtier.daemon.health import Health
 from kvtier.daemon.limits import check_free, check_machine
 from kvtier.daemon.listen import Claim
@@ -51,6 +52,7 @@ SETTLE_POLL_S: Final = 0.5
 ROOM_POLL_S: Final = 0.005
 STORAGE_LOOK_S: Final = 1.0
 SOCKETS_LOOK_S: Final = 0.5
+FLOORS_LOOK_S: Final = 1.0
 FORMER_GRPC_S: Final = 60.0
 """What a call may still take that came in by a socket which is gone."""
 
@@ -154,7 +156,8 @@ class Daemon:
         self._store.start()
         self._storage.start()
         floors = Floors(config.floor, config.floors)
-        self._namespaces = Namespaces(self._store, self._boot_id, storage=self._storage, floors=floors)
+        self._floors = FloorKeeper(self._store, floors, self._clock, config.floor_idle)
+        self._namespaces = Namespaces(self._store, self._boot_id, storage=self._storage, floors=self._floors)
         self._sessions = Sessions(
             self._store,
             self._clock,
@@ -172,7 +175,13 @@ class Daemon:
         await self._listen_grpc(claim)
         claim.note()
         self._http = self._start_http(stack)
-        for watching in (self._watch_population(), self._watch_storage(), self._watch_sockets(claim)):
+        watches = (
+            self._watch_population(),
+            self._watch_storage(),
+            self._watch_sockets(claim),
+            self._watch_floors(),
+        )
+        for watching in watches:
             stack.callback(asyncio.create_task(watching).cancel)
         files.settle()
         self._log.info(
@@ -321,6 +330,11 @@ class Daemon:
         while self._storage.on:
             self._storage.notice()
             await asyncio.sleep(STORAGE_LOOK_S)
+
+    async def _watch_floors(self) -> None:
+        while True:
+            await asyncio.sleep(FLOORS_LOOK_S)
+            self._floors.look()
 
     async def _watch_sockets(self, claim: Claim) -> None:
         """Somebody removes the sockets: engines that are attached do not notice, others would find nobody."""

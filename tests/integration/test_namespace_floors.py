@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from harness import Daemon, keys_of, load, store
+from harness import Daemon, keys_of, load, store, until
 
 from kvtier import Client, Namespace
 from kvtier.errors import InvalidArgument
@@ -82,6 +82,23 @@ def test_a_floor_that_does_not_fit_beside_the_others_is_none(start_daemon: Start
             store(tenant(client, label), keys_of(label, 4))
     assert {info.label: info.floor >> 20 for info in daemon.stats().namespaces} == {"a": 6, "b": 6, "c": 0}
     assert "a namespace has no floor" in daemon.log()
+
+
+def test_the_floor_of_a_model_that_was_updated_makes_room_for_the_next(start_daemon: Start) -> None:
+    daemon = start_daemon("16MiB", "--slab", "2MiB", "--floors", "m=10MiB", "--floor-idle", "3s")
+
+    def floors() -> list[int]:
+        return [info.floor >> 20 for info in daemon.stats().namespaces]
+
+    with daemon.client() as client:
+        store(client.namespace({"revision": 1}, CHUNK, label="m"), keys_of("a", 4))
+        after = client.namespace({"revision": 2}, CHUNK, label="m")
+        assert floors() == [10, 0]
+        until(
+            lambda: load(after, keys_of("a", 4)) == 0 and floors() == [0, 10],
+            "the next one has the floor",
+            30,
+        )
 
 
 def test_a_killed_daemon_leaves_floors_to_the_next(start_daemon: Start) -> None:

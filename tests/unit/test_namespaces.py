@@ -18,10 +18,6 @@ class Counting:
         self.epoch = 0
         self.withheld = []
         self.cleared = []
-        self.floors = {}
-
-    def set_floor(self, index, floor_bytes):
-        self.floors[index] = floor_bytes
 
     def epoch_below(self, index):
         return self.epoch
