@@ -198,6 +198,22 @@ TEST(ADamagedFloorIsNone) {
   CHECK(next.store->Namespaces()[f.ns].floor_bytes == 0 && next.Stat("restart_kept") == 8);
 }
 
+// A slab with more chunks than one call evicts: the flood comes in between, and must not get what was
+// emptied.
+TEST(ALargeSlabIsEmptiedForWhoeverIsBelowItsFloor) {
+  constexpr uint32_t kLarge = 5000;
+  StoreFixture f({.slabs = 3, .slab_bytes = kLarge * 4096});
+  const uint32_t other = f.store->OpenNamespace("namespace-other0", 4096);
+  for (uint64_t i = 0; i < 3 * kLarge; i += 100) CHECK(f.Put(i, 100, other) == 100);
+  f.store->SetFloor(f.ns, 100 * 4096);
+  for (uint64_t i = 0; i < 3 * kLarge; i += 100) {
+    if (i % kLarge == 0) f.Put(1'000'000, 100);
+    CHECK(f.Put(500'000 + i, 100, other) == 100);
+  }
+  CHECK(f.Hits(1'000'000, 100) == 100);
+  f.CheckNothingHeld();
+}
+
 // Three namespaces, floors that change, reserves of random size: whoever has no more than its floor loses
 // nothing to others, whoever has more keeps the floor.
 TEST(RandomCallsNeverTakeAFloor) {

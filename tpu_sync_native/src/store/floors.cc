@@ -4,7 +4,8 @@
 // another namespace's chunk, and the choice of a victim costs nothing more. What classes take from one
 // another is a slab, and a class gives one only while as many of its slots as its floor stay in use; a class
 // with less than its floor takes the coldest slab that may be given before it evicts anything of its own.
-// Above their floors classes share the arena by age, as they do without.
+// One that takes several calls to be emptied is kept for it. Above their floors classes share the arena by
+// age, as they do without.
 //
 // The price: each floor may keep one slab that is in use in part, and what was stored before the floor was
 // set stays where it is, among others' chunks.
@@ -55,6 +56,10 @@ void Store::Impl::SetFloor(uint32_t ns, uint64_t bytes) {
 
 bool Store::Impl::BelowFloor(ClassId size_class) const {
   return slots.classes()[size_class].used < classes[size_class].floor;
+}
+
+bool Store::Impl::KeptForAnother(ClassId size_class) const {
+  return claimant != kNone && claimant != size_class && BelowFloor(claimant) && slots.free_slabs() <= 1;
 }
 
 bool Store::Impl::MayGive(ClassId size_class, uint32_t count) const {

@@ -47,8 +47,10 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
 }
 
 bool Store::Impl::AddSlab(ClassId size_class) {
+  if (KeptForAnother(size_class)) return false;
   const uint32_t slab = slots.AddSlab(size_class, arena->populated_slabs());
   if (slab == kNone) return false;
+  if (claimant == size_class) claimant = kNone;
   if (CommitRecords(slab, slots.slabs()[slab].slots)) return true;
   slots.ReturnSlab(slab);
   return false;
@@ -152,6 +154,7 @@ bool Store::Impl::StartRebalance(ClassId to, bool only_colder) {
   if (candidate == kNone) return false;
   if (only_colder && slots.slabs()[candidate].touched >= own_coldest) return false;
   leaving_slab = candidate;
+  if (BelowFloor(to)) claimant = to;
   slots.SetLeaving(candidate, true);
   DrainLeavingSlab();
   return true;

@@ -207,6 +207,8 @@ struct Store::Impl {
   uint64_t SlabsFor(const NamespaceEntry& space, uint64_t bytes) const;
   // The class has less than is left to it: it takes a slab from another one before it evicts its own.
   bool BelowFloor(ClassId size_class) const;
+  // Whether the only free slab is kept for another class.
+  bool KeptForAnother(ClassId size_class) const;
   // Whether others may take `count` used slots from the class.
   bool MayGive(ClassId size_class, uint32_t count) const;
 
@@ -282,6 +284,7 @@ struct Store::Impl {
   uint64_t chunk_bytes = 0;         // of readable chunks
   uint32_t reclaim_cursor = 0;
   uint32_t leaving_slab = kNone;
+  ClassId claimant = kNone;   // below its floor: what was emptied last is kept for it
   uint32_t drain_budget = 0;  // chunks that this call may still evict to empty a slab
   uint64_t tick = 0;          // one for every batch
   LeaseId last_lease = 0;
