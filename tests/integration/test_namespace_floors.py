@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness import Daemon, keys_of, load, store, until
@@ -45,6 +46,24 @@ def test_a_flood_leaves_each_its_floor(start_daemon: Start) -> None:
         shown = kvtier(daemon, "stats").stdout
         assert "floor" in shown
         assert "4 MiB" in shown
+
+
+def test_what_comes_up_from_storage_floods_no_floor_either(start_daemon: Start, tmp_path: Path) -> None:
+    daemon = start_daemon("16MiB", "--slab", "2MiB", "--floors", "a=4MiB", "--storage", str(tmp_path))
+    with daemon.client() as client:
+        a, other = tenant(client, "a"), tenant(client, "other")
+        store(other, keys_of("below", ARENA_CHUNKS))
+        with daemon.control() as control:
+            assert control.flush(30)
+        assert store(a, keys_of("a", FLOOR_CHUNKS)) == FLOOR_CHUNKS
+        for first in range(0, 2 * ARENA_CHUNKS, 32):
+            store(other, keys_of("flood", 32, first))  # what demotes hold may leave no room for some
+        with daemon.control() as control:
+            assert control.flush(30)
+        for first in range(0, ARENA_CHUNKS, 32):
+            load(other, keys_of("below", 32, first))
+        assert daemon.counters()["promotes"] > 0
+        assert a.lookup(keys_of("a", FLOOR_CHUNKS)).host_chunks == FLOOR_CHUNKS
 
 
 def test_without_floors_the_flood_takes_all(start_daemon: Start) -> None:

@@ -61,6 +61,7 @@ class RestartModel {
         return End();
       case 9:
         if (Draw(25) == 0) Clear(space);
+        if (Draw(5) == 0) f_.store->SetFloor(space, Draw(3) * 8 * 4096);
         return;
       case 10:
         if (Draw(6) == 0) ReplaceSession();
