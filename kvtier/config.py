@@ -185,6 +185,12 @@ class Config(BaseModel):
         description="A namespace that nobody used for so long has no floor until it is used again, so that "
         "the floor of a model that was updated makes room for its successor's; 0: it keeps it.",
     )
+    dram_checksum: Literal["off", "sampled", "always"] = Field(
+        default="off",
+        description="Which chunks in memory get a checksum, made in the background after they were stored: "
+        "none, one in 16, all. Those that have one are verified after a restart before they are served, and "
+        "by kvtier verify --arena. It reads each such chunk once more (kvtier bench checksum).",
+    )
     storage: Annotated[str, AfterValidator(_storage)] = Field(
         default="",
         description="Directory below DRAM, on Lustre or any file system that all hosts share, or a URL of an "

@@ -40,6 +40,7 @@ BENCHES: Final = {
         Bench("reliability", "what do engines notice when processes die, hang, or storage fails?"),
         Bench("load", "what does an engine feel of the others on its host?", ("seconds", "engines")),
         Bench("index-memory", "how much memory does the index take for one chunk?"),
+        Bench("checksum", "what does a checksum of every chunk in memory cost?"),
         Bench("codec", "does it pay to compress chunks on storage?"),
         Bench("idle-cpu", "what does a daemon cost that nobody uses?"),
         Bench("engine-step", "how much slower is a vLLM engine while kvtier stores what it computes?"),

@@ -12,7 +12,7 @@ _COMMANDS: Final = {
     "serve": "run the daemon of this host",
     "stats": "what the daemon holds and how it is used",
     "ls": "namespaces, or the chunks of one; what lies on storage",
-    "verify": "check segments, indexes and leases on storage",
+    "verify": "check what lies on storage, or chunks in memory",
     "admin": "drain, evict, clear, destroy",
     "bench": "named benchmarks, each against a reference of the same run",
     "demo": "a real engine, or a real trace, against a daemon of its own",

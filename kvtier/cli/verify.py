@@ -1,4 +1,4 @@
-"""`kvtier verify`: fsck of what lies on storage."""
+"""`kvtier verify`: fsck of what lies on storage, and of the arena."""
 
 import dataclasses
 import json
@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from kvtier.cli.connect import shown
+from kvtier.cli.verify_arena import verify_arena
+from kvtier.config import default_shm_dir
 from kvtier.sizes import show_size
 from kvtier.storage.findings import Finding, Report
 from kvtier.storage.verify import verify as verify_path
@@ -21,20 +23,40 @@ from kvtier.storage.verify import verify as verify_path
 _ROWS_MAX: Final = 200
 
 
-@click.command(short_help="check segments, indexes and leases on storage")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.command(short_help="check what lies on storage, or chunks in memory")
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--arena", is_flag=True, help="Check the chunks in memory that have a checksum (dram_checksum) instead."
+)
+@click.option(
+    "--shm-dir",
+    type=click.Path(path_type=Path),
+    envvar="KVTIER_SHM_DIR",
+    help="The arena's directory, as given to kvtier serve  [env: KVTIER_SHM_DIR; default: the daemon's]",
+)
 @click.option(
     "--headers-only", is_flag=True, help="Do not read payloads: quick, and blind to damage in them."
 )
 @click.option("--all", "show_all", is_flag=True, help=f"Show more than {_ROWS_MAX} findings.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def verify(path: Path, headers_only: bool, show_all: bool, as_json: bool) -> int:
-    """Check every record, index and lease below PATH.
+def verify(
+    path: Path | None,
+    arena: bool,
+    shm_dir: Path | None,
+    headers_only: bool,
+    show_all: bool,
+    as_json: bool,
+) -> int:
+    """Check every record, index and lease below PATH, or with --arena the chunks in memory.
 
     PATH is a storage root, a namespace, a host's directory or a file of one. Needs no daemon, writes nothing
     and follows no link below PATH. Exit code 0: all is sound; 1: something bad was found, and is named;
-    2: PATH cannot be read.
+    2: PATH (the arena) cannot be read.
     """
+    if arena == (path is not None):
+        raise click.UsageError("give either PATH or --arena")
+    if path is None:
+        return verify_arena(default_shm_dir() if shm_dir is None else shm_dir, show_all, as_json)
     console = Console(stderr=True)
     with console.status(f"reading {path}") if console.is_terminal else nullcontext():
         report = verify_path(path, check_payloads=not headers_only)

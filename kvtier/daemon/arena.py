@@ -1,10 +1,15 @@
 """The arena from one daemon to the next: whether what one has left can be kept, and what this one leaves."""
 
+import asyncio
+from typing import Final
+
 from kvtier import logs
 from kvtier.config import Config
 from kvtier.errors import ConfigError
 from kvtier.io import native
 from kvtier.io.shm import ArenaFiles
+
+DAMAGE_LOOK_S: Final = 1.0
 
 
 def why_not_kept(config: Config, files: ArenaFiles, host_boot: bytes) -> str:
@@ -22,6 +27,19 @@ def why_not_kept(config: Config, files: ArenaFiles, host_boot: bytes) -> str:
         )
     except (ValueError, OSError, RuntimeError) as error:
         raise ConfigError(f"the arena cannot be made: {error}") from None
+
+
+async def watch_damage(store: native.Store) -> None:
+    """A line in the log for each chunk that was dropped because its checksum did not hold."""
+    while True:
+        for chunk in store.take_damaged():
+            logs.get("daemon").error(
+                "a chunk in memory was damaged, and was dropped",
+                namespace=chunk["namespace"].hex(),
+                key=chunk["key"].hex(),
+                offset=chunk["offset"],
+            )
+        await asyncio.sleep(DAMAGE_LOOK_S)
 
 
 def leave(config: Config, files: ArenaFiles) -> None:

@@ -180,6 +180,7 @@ class Daemon:
             self._watch_storage(),
             self._watch_sockets(claim),
             self._watch_floors(),
+            arena.watch_damage(self._store),
         )
         for watching in watches:
             stack.callback(asyncio.create_task(watching).cancel)
@@ -228,6 +229,7 @@ class Daemon:
                 lease_ms=round(config.lease_timeout * 1000),
                 host_boot=self._host_boot,
                 keep=keep,
+                checksum=config.dram_checksum,
             )
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             raise ConfigError(f"the arena cannot be made: {error}") from None

@@ -11,8 +11,10 @@
    this process may still write into the arena.
 """
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -129,6 +131,17 @@ class ArenaFiles:
         self.meta_read_only_fd = os.open(self._paths()[1], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._open_fds.append(self.meta_read_only_fd)
         return ""
+
+
+@contextlib.contextmanager
+def reading(directory: Path) -> Iterator[tuple[int, int]]:
+    """Descriptors of an arena's files, payload first, for reading only. OSError."""
+    with contextlib.ExitStack() as stack:
+        fds = []
+        for name in _NAMES:
+            fds.append(os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+            stack.callback(os.close, fds[-1])
+        yield fds[0], fds[1]
 
 
 def memfd(name: str) -> int:

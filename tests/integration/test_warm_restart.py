@@ -191,7 +191,7 @@ def test_what_does_not_fit_starts_empty_and_says_why(daemon: Daemon) -> None:
     again("slab_bytes is 2097152, wanted 4194304", "--slab", "4MiB")
     again("slab_bytes is 4194304, wanted 2097152")
     spoil(meta, 8, struct.pack("<I", 2))
-    again("version is 2, wanted 3")
+    again("version is 2, wanted 4")
     spoil(meta, 0, b"rubbish!")
     again("magic is [0-9]+, wanted [0-9]+")
     os.truncate(meta, 5000)

@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "bindings.h"
 #include "gil.h"
-#include "segment/crc32c.h"
 #include "segment/payload_codec.h"
 #include "segment/scan.h"
 #include "segment/segment_codec.h"

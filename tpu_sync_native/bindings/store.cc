@@ -18,6 +18,8 @@
 #include "keys.h"
 #include "policy/registry.h"
 #include "ring/ring_server.h"
+#include "store/arena_check.h"
+#include "store/checker.h"
 
 namespace py = pybind11;
 
@@ -33,6 +35,35 @@ HostBoot HostBootOf(const std::string& bytes) {
   return host;
 }
 
+ChecksumPolicy ChecksumPolicyOf(const std::string& name) {
+  if (name == "off") return ChecksumPolicy::kOff;
+  if (name == "sampled") return ChecksumPolicy::kSampled;
+  if (name == "always") return ChecksumPolicy::kAlways;
+  throw std::invalid_argument("checksum is '" + name + "', not off, sampled or always");
+}
+
+py::dict ToPython(const DamagedChunk& chunk) {
+  py::dict row;
+  row["namespace"] = py::bytes(chunk.ns_id);
+  row["key"] = py::bytes(chunk.key);
+  row["offset"] = chunk.offset;
+  return row;
+}
+
+py::dict CheckArenaByFds(int data_fd, int meta_fd) {
+  const ArenaReport report = WithoutGil([&] { return CheckArena(data_fd, meta_fd); });
+  py::dict row;
+  row["chunks"] = report.chunks;
+  row["checked"] = report.checked;
+  row["unchecked"] = report.unchecked;
+  row["changed"] = report.changed;
+  row["bytes"] = report.bytes;
+  py::list damaged;
+  for (const DamagedChunk& chunk : report.damaged) damaged.append(ToPython(chunk));
+  row["damaged"] = damaged;
+  return row;
+}
+
 std::string WhyNotKeptByName(int data_fd, int meta_fd, uint64_t dram_bytes, uint64_t slab_bytes,
                              uint32_t slots_max, const std::string& host_boot) {
   StoreOptions options;
@@ -46,17 +77,19 @@ class PyStore {
  public:
   PyStore(int data_fd, int meta_fd, int doorbell_fd, uint64_t dram_bytes, uint64_t slab_bytes,
           uint32_t slots_max, const std::string& policy, uint64_t boot_id, uint64_t lease_ms,
-          const std::string& host_boot, bool keep) {
+          const std::string& host_boot, bool keep, const std::string& checksum) {
     StoreOptions options;
     options.boot_id = boot_id;
     options.host = HostBootOf(host_boot);
     options.keep = keep;
+    options.checksum = ChecksumPolicyOf(checksum);
     options.slots_max = slots_max;
     options.policy = policy;
     options.lease_ms = lease_ms;
     arena_ = std::make_shared<Arena>(data_fd, dram_bytes,
                                      slab_bytes == 0 ? DefaultSlabBytes(dram_bytes) : slab_bytes);
     store_ = std::make_unique<Store>(arena_, meta_fd, options);
+    checker_ = std::make_unique<Checker>(*store_, arena_);
     server_ = std::make_unique<RingServer>(*store_, doorbell_fd);
   }
 
@@ -64,12 +97,14 @@ class PyStore {
 
   void Start() {
     arena_->StartPopulation();
+    checker_->Start();
     server_->Start();
   }
 
   void Stop() {
     const py::gil_scoped_release release;
     server_->Stop();
+    checker_->Stop();
     arena_->StopPopulation();
   }
 
@@ -272,15 +307,23 @@ class PyStore {
     return rows;
   }
 
+  py::list TakeDamaged() {
+    const auto chunks = WithoutGil([&] { return store_->TakeDamaged(); });
+    py::list rows;
+    for (const DamagedChunk& chunk : chunks) rows.append(ToPython(chunk));
+    return rows;
+  }
+
   std::vector<std::string> Audit() const {
     return WithoutGil([&] { return store_->Audit(); });
   }
 
  private:
-  // Destroyed in reverse: the server first, for it uses the store, which uses
+  // Destroyed in reverse: the server and the checker first, for they use the store, which uses
   // the arena.
   std::shared_ptr<Arena> arena_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<Checker> checker_;
   std::unique_ptr<RingServer> server_;
 };
 
@@ -291,11 +334,12 @@ StoreParts StoreOf(py::handle store) { return store.cast<const PyStore&>().parts
 void BindStore(py::module_& module) {
   py::class_<PyStore>(module, "Store")
       .def(py::init<int, int, int, uint64_t, uint64_t, uint32_t, const std::string&, uint64_t, uint64_t,
-                    const std::string&, bool>(),
+                    const std::string&, bool, const std::string&>(),
            py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"), py::arg("doorbell_fd"),
            py::arg("dram_bytes"), py::arg("slab_bytes") = 0, py::arg("slots_max") = 0,
            py::arg("policy") = "lru", py::arg("boot_id"), py::arg("lease_ms") = 600'000,
-           py::arg("host_boot") = py::bytes(std::string(sizeof(HostBoot), 0)), py::arg("keep") = false)
+           py::arg("host_boot") = py::bytes(std::string(sizeof(HostBoot), 0)), py::arg("keep") = false,
+           py::arg("checksum") = "off")
       .def("start", &PyStore::Start)
       .def("stop", &PyStore::Stop)
       .def("populated_bytes", &PyStore::PopulatedBytes)
@@ -329,10 +373,12 @@ void BindStore(py::module_& module) {
       .def("namespaces", &PyStore::Namespaces)
       .def("sessions", &PyStore::Sessions)
       .def("list_chunks", &PyStore::ListChunks, py::arg("ns"), py::arg("after"), py::arg("limit"))
+      .def("take_damaged", &PyStore::TakeDamaged)
       .def("audit", &PyStore::Audit);
   py::tuple policies(static_cast<py::ssize_t>(PolicyNames().size()));
   for (size_t i = 0; i < PolicyNames().size(); ++i) policies[i] = std::string(PolicyNames()[i]);
   module.attr("POLICIES") = policies;
+  module.def("check_arena", &CheckArenaByFds, py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"));
   module.def("why_not_kept", &WhyNotKeptByName, py::kw_only(), py::arg("data_fd"), py::arg("meta_fd"),
              py::arg("dram_bytes"), py::arg("slab_bytes") = 0, py::arg("slots_max") = 0,
              py::arg("host_boot"));

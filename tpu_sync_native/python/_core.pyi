@@ -63,6 +63,7 @@ class Store:
         lease_ms: int = 600_000,
         host_boot: bytes = ...,  # 16 bytes: the host's present boot
         keep: bool = False,  # take over what an earlier daemon left: see why_not_kept
+        checksum: str = "off",  # of payloads in memory: off, sampled or always
     ) -> None: ...
     def start(self) -> None: ...  # the population of the arena, the ring thread and housekeeping
     def stop(self) -> None: ...  # joins the threads; idempotent
@@ -117,8 +118,10 @@ class Store:
     def namespaces(self) -> list[dict[str, Any]]: ...
     def sessions(self) -> list[dict[str, Any]]: ...
     def list_chunks(self, ns: int, after: int | None, limit: int) -> list[dict[str, Any]]: ...
+    def take_damaged(self) -> list[dict[str, Any]]: ...  # dropped since the last call: namespace, key, offset
     def audit(self) -> list[str]: ...
 
+def check_arena(*, data_fd: int, meta_fd: int) -> dict[str, Any]: ...  # fields: src/store/arena_check.h
 def why_not_kept(
     *, data_fd: int, meta_fd: int, dram_bytes: int, slab_bytes: int = 0, slots_max: int = 0, host_boot: bytes
 ) -> str:

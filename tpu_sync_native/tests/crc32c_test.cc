@@ -1,4 +1,4 @@
-#include "segment/crc32c.h"
+#include "base/crc32c.h"
 
 #include <random>
 #include <string>

@@ -32,6 +32,7 @@ inline StoreOptions OptionsOf(const Shape& shape, uint64_t boot_id, bool keep) {
   StoreOptions options;
   options.boot_id = boot_id;
   options.policy = shape.policy;
+  options.checksum = shape.checksum;
   options.slots_max = static_cast<uint32_t>(shape.slabs * shape.slab_bytes / 4096);
   options.keep = keep;
   return options;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "memory_files.h"
-#include "segment/crc32c.h"
 #include "segment/scan.h"
 #include "segment/segment_codec.h"
 

@@ -67,6 +67,7 @@ struct Shape {
   uint32_t slots_max = 0;  // 0: one for every 4096 bytes
   std::string policy = "lru";
   uint64_t lease_ms = 600'000;
+  ChecksumPolicy checksum = ChecksumPolicy::kOff;
 };
 
 struct StoreFixture {
@@ -77,6 +78,7 @@ struct StoreFixture {
     options.boot_id = 7;
     options.policy = shape.policy;
     options.lease_ms = shape.lease_ms;
+    options.checksum = shape.checksum;
     options.slots_max = shape.slots_max ? shape.slots_max : static_cast<uint32_t>(arena->bytes() / 4096);
     store = std::make_unique<Store>(arena, meta_file.fd(), options);
     meta = Mapping(meta_file.fd(), FileBytes(meta_file.fd(), "meta"), Mapping::Access::kRead, "meta");

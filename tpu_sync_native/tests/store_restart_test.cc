@@ -301,7 +301,7 @@ TEST(OtherGeometryIsNamed) {
   auto* change = reinterpret_cast<MetaHeader*>(writable.data());
   CHECK(header.version == kMetaVersion);
   change->version = 2;
-  CHECK(names(why(bytes, shape.slab_bytes, options), "version is 2, wanted 3"));
+  CHECK(names(why(bytes, shape.slab_bytes, options), "version is 2, wanted 4"));
   change->version = kMetaVersion;
   change->magic ^= 1;
   CHECK(names(why(bytes, shape.slab_bytes, options), "magic"));

@@ -10,6 +10,7 @@
 //   buckets_offset        Bucket              bucket_count   x 64 bytes
 //   slots_offset          SlotRecord          slots_max      x 64 bytes
 //   key_tails_offset      KeyTail             slots_max      x 24 bytes (touched by keys > 40 bytes only)
+//   checksums_offset      ChecksumCell        slots_max      x 3 bytes (untouched where none are made)
 //
 // Every table starts at a multiple of 4096. All integers are little-endian. docs/formats/arena.md draws it.
 //
@@ -34,7 +35,7 @@
 namespace tpu_sync_native {
 
 inline constexpr uint64_t kMetaMagic = 0x314154454d54564bULL;  // "KVTMETA1"
-inline constexpr uint32_t kMetaVersion = 3;
+inline constexpr uint32_t kMetaVersion = 4;
 inline constexpr uint32_t kNoSlot = 0xffffffffu;
 inline constexpr uint32_t kKeyBytesMin = 16;
 inline constexpr uint32_t kKeyBytesMax = 64;
@@ -76,9 +77,11 @@ struct alignas(4096) MetaHeader {
   std::atomic<uint64_t> last_session;
   uint64_t restarts;      // how often it was taken over
   uint8_t host_boot[16];  // of the host's boot: what a file system kept over another one may be torn
+  uint64_t checksums_offset;
 };
 static_assert(sizeof(MetaHeader) == 4096);
 static_assert(offsetof(MetaHeader, sessions_offset) == 104 && offsetof(MetaHeader, leases_max) == 124);
+static_assert(offsetof(MetaHeader, checksums_offset) == 232);
 static_assert(offsetof(MetaHeader, promotes_ended) == 128 && offsetof(MetaHeader, last_lease) == 192);
 
 // A namespace's chunks are those whose record carries its index and its present epoch, so clearing a
@@ -147,6 +150,20 @@ struct KeyTail {
   std::atomic<uint64_t> key[3];
 };
 static_assert(sizeof(KeyTail) == 24);
+
+// Of a committed chunk's payload: 24 bits of its CRC32C (see ChecksumWord); 0: there is none. For the daemon
+// and its tools alone. It is cleared before the slot is reserved anew.
+struct ChecksumCell {
+  std::atomic<uint8_t> bytes[3];
+};
+static_assert(sizeof(ChecksumCell) == 3);
+
+// Mixed before it is cut: of the polynomial's remainder alone, 24 bits would not see every single flipped
+// bit.
+constexpr uint32_t ChecksumWord(uint32_t crc) {
+  const uint32_t word = (crc * 0x9e3779b1u) >> 8;
+  return word == 0 ? 1 : word;
+}
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint16_t>::is_always_lock_free);
 

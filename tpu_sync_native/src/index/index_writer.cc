@@ -61,14 +61,42 @@ IndexWriter::IndexWriter(int meta_fd, const MetaGeometry& geometry, const Life& 
                          : MakeMetaFile(meta_fd, geometry, life.boot_id, life.host)),
       view_(mapping_.data(), mapping_.bytes()),
       geometry_(geometry),
+      checksums_(life.checksums),
       committed_bytes_(geometry.slots_offset()),
       huge_pages_(mapping_.data(), mapping_.bytes()) {
   fd_ = Duplicate(meta_fd);
   huge_pages_.Committed(0, committed_bytes_);
+  PrepareChecksums();
+}
+
+// All of their memory, since that is little, or none.
+void IndexWriter::PrepareChecksums() {
+  const uint64_t offset = geometry_.checksums_offset();
+  const uint64_t bytes = geometry_.meta_bytes() - offset;
+  int error = 0;
+  if (checksums_) {
+    error = AllocateFile(fd_, offset, bytes);
+    committed_bytes_ += bytes;
+  } else {
+    constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    error = fallocate(fd_, kPunch, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    if (error == EOPNOTSUPP) {  // a file that was made anew has none
+      for (uint32_t i = 0; i < view_.slots_max(); ++i) {
+        if (view_.checksum(i) != 0) SetChecksum(i, 0);
+      }
+      error = 0;
+    }
+  }
+  if (error != 0) throw std::system_error(error, std::generic_category(), "no room for the checksums");
 }
 
 IndexWriter::~IndexWriter() {
   if (fd_ >= 0) close(fd_);
+}
+
+void IndexWriter::SetChecksum(uint32_t slot, uint32_t word) {
+  auto& cell = const_cast<ChecksumCell&>(view_.checksum_cell(slot));
+  for (int i = 0; i < 3; ++i) cell.bytes[i].store(static_cast<uint8_t>(word >> (8 * i)), kRelease);
 }
 
 bool IndexWriter::CommitRange(uint64_t offset, uint64_t bytes) {
@@ -131,6 +159,7 @@ void IndexWriter::SetFloor(uint32_t ns, uint64_t bytes) {
 
 uint32_t IndexWriter::Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
                               SlotState state, uint32_t lease) {
+  if (checksums_) SetChecksum(slot, 0);
   SlotRecord& target = record(slot);
   const uint32_t generation = target.generation.load(kRelaxed) + 1;
   RecordChange change(target);

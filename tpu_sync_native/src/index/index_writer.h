@@ -20,7 +20,8 @@ class IndexWriter {
   struct Life {
     uint64_t boot_id;
     HostBoot host;
-    bool keep = false;  // take the file over as it is; else it is made anew
+    bool keep = false;       // take the file over as it is; else it is made anew
+    bool checksums = false;  // they are kept; else what there were are forgotten
   };
   // See meta_file.h for what is thrown. A file that is kept has its records as they were left; see
   // src/store/restore.cc for what must follow.
@@ -64,6 +65,8 @@ class IndexWriter {
   uint32_t Reserve(uint32_t slot, uint64_t offset, uint64_t owner, const HashedKey& key,
                    SlotState state = SlotState::kReserved, uint32_t lease = 0);
   void SetState(uint32_t slot, SlotState state);
+  // Of the chunk that is committed in the slot.
+  void SetChecksum(uint32_t slot, uint32_t word);
   // State free, generation + 1: a reader in the middle of a copy will see it.
   void Free(uint32_t slot) { End(slot, SlotState::kFree); }
   // State quarantined, generation + 1: what was promised in the slot never comes.
@@ -85,6 +88,7 @@ class IndexWriter {
   bool CommitRange(uint64_t offset, uint64_t bytes);
   void NoteRange(uint64_t offset, uint64_t bytes);
   void End(uint32_t slot, SlotState state);
+  void PrepareChecksums();
   SlotRecord& record(uint32_t slot) { return const_cast<SlotRecord&>(view_.slot(slot)); }
   Bucket& bucket(uint32_t index) { return const_cast<Bucket&>(view_.bucket(index)); }
 
@@ -92,6 +96,7 @@ class IndexWriter {
   Mapping mapping_;
   MetaView view_;
   MetaGeometry geometry_;
+  const bool checksums_;
   uint64_t committed_bytes_ = 0;
   uint64_t tails_begin_ = 0;  // a stretch of the file without holes: HasKeyTail's
   uint64_t tails_end_ = 0;

@@ -94,6 +94,7 @@ Mapping MakeMetaFile(int fd, const MetaGeometry& geometry, uint64_t boot_id, con
   header->buckets_offset = geometry.buckets_offset();
   header->slots_offset = geometry.slots_offset();
   header->key_tails_offset = geometry.key_tails_offset();
+  header->checksums_offset = geometry.checksums_offset();
   header->sessions_offset = geometry.sessions_offset();
   header->leases_offset = geometry.leases_offset();
   header->sessions_max = kSessionRowsMax;
@@ -129,6 +130,7 @@ std::string WhyNotKept(int fd, const MetaGeometry& geometry, const HostBoot& hos
       {"buckets_offset", header.buckets_offset, geometry.buckets_offset()},
       {"slots_offset", header.slots_offset, geometry.slots_offset()},
       {"key_tails_offset", header.key_tails_offset, geometry.key_tails_offset()},
+      {"checksums_offset", header.checksums_offset, geometry.checksums_offset()},
       {"meta_bytes", header.meta_bytes, geometry.meta_bytes()},
       {"the metadata's size", bytes, geometry.meta_bytes()},
   };

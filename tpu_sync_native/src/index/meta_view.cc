@@ -60,8 +60,12 @@ uint64_t MetaGeometry::key_tails_offset() const {
   return RoundUp(slots_offset() + uint64_t{slots_max} * sizeof(SlotRecord), kTableAlignment);
 }
 
-uint64_t MetaGeometry::meta_bytes() const {
+uint64_t MetaGeometry::checksums_offset() const {
   return RoundUp(key_tails_offset() + uint64_t{slots_max} * sizeof(KeyTail), kTableAlignment);
+}
+
+uint64_t MetaGeometry::meta_bytes() const {
+  return RoundUp(checksums_offset() + uint64_t{slots_max} * sizeof(ChecksumCell), kTableAlignment);
 }
 
 MetaView::MetaView(const std::byte* meta, uint64_t meta_bytes) {
@@ -86,12 +90,15 @@ MetaView::MetaView(const std::byte* meta, uint64_t meta_bytes) {
   RequireTable("key_tails_offset", header.key_tails_offset, header.slots_max, sizeof(KeyTail), meta_bytes);
 
   header_ = TableAt<MetaHeader>(meta, 0);
+  const uint64_t checksums_offset = header_->checksums_offset;
+  RequireTable("checksums_offset", checksums_offset, header.slots_max, sizeof(ChecksumCell), meta_bytes);
   namespaces_ = TableAt<NamespaceRecord>(meta, header.namespaces_offset);
   sessions_ = TableAt<SessionRow>(meta, header.sessions_offset);
   leases_ = TableAt<WriteLeaseRow>(meta, header.leases_offset);
   buckets_ = TableAt<Bucket>(meta, header.buckets_offset);
   slots_ = TableAt<SlotRecord>(meta, header.slots_offset);
   key_tails_ = TableAt<KeyTail>(meta, header.key_tails_offset);
+  checksums_ = TableAt<ChecksumCell>(meta, checksums_offset);
   data_bytes_ = header.data_bytes;
   slots_max_ = header.slots_max;
   namespaces_max_ = header.namespaces_max;

@@ -23,6 +23,7 @@ struct MetaGeometry {
   uint64_t buckets_offset() const;
   uint64_t slots_offset() const;
   uint64_t key_tails_offset() const;
+  uint64_t checksums_offset() const;
   uint64_t meta_bytes() const;
 };
 
@@ -49,6 +50,11 @@ class MetaView {
   const Bucket& bucket(uint32_t i) const { return buckets_[i]; }
   const SlotRecord& slot(uint32_t i) const { return slots_[i]; }
   const KeyTail& key_tail(uint32_t i) const { return key_tails_[i]; }
+  uint32_t checksum(uint32_t i) const {
+    const auto byte = [&](int k) { return uint32_t{checksums_[i].bytes[k].load(std::memory_order_acquire)}; };
+    return byte(0) | byte(1) << 8 | byte(2) << 16;
+  }
+  const ChecksumCell& checksum_cell(uint32_t i) const { return checksums_[i]; }
 
  private:
   const MetaHeader* header_;
@@ -58,6 +64,7 @@ class MetaView {
   const Bucket* buckets_;
   const SlotRecord* slots_;
   const KeyTail* key_tails_;
+  const ChecksumCell* checksums_;
   uint64_t data_bytes_;
   uint64_t seeds_[2];
   uint32_t slots_max_;

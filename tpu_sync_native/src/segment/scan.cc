@@ -5,8 +5,8 @@
 #include <new>
 #include <span>
 
+#include "base/crc32c.h"
 #include "fs/io_pool.h"
-#include "segment/crc32c.h"
 #include "segment/words.h"
 
 namespace tpu_sync_native {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "segment/crc32c.h"
+#include "base/crc32c.h"
 #include "segment/layout.h"
 #include "segment/names.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "segment/crc32c.h"
+#include "base/crc32c.h"
 #include "segment/payload_codec.h"
 
 namespace tpu_sync_native {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/futex.h"
-#include "segment/crc32c.h"
 #include "segment/payload_codec.h"
 
 namespace tpu_sync_native {

@@ -33,6 +33,7 @@ std::vector<Counter> Store::Impl::Stats() const {
       slots.count(SlotState::kPromoting),
       slots.count(SlotState::kQuarantined),
       late_slots.size(),
+      checks.hidden_count,
       stale_slots - withheld_slots,
       withheld_slots,
       slots.pinned(),

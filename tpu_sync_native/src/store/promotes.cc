@@ -194,6 +194,7 @@ void Store::Impl::EndPromotes(std::span<const SlotRef> refs, PromoteEnd end) {
       NamespaceEntry& space = namespaces[static_cast<uint32_t>(owner)];
       slots.Commit(ref.slot);
       index.SetState(ref.slot, SlotState::kCommitted);
+      NoteForCheck(ref.slot);
       ++space.chunks;
       chunk_bytes += space.chunk_bytes;
       ++counters.promotes;

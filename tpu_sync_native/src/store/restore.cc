@@ -46,6 +46,7 @@ class Restorer {
     for (uint32_t slab = 0; slab < slabs; ++slab) RestoreSlab(slab);
     for (uint32_t slab = slabs; slab-- > 0;) GiveToPolicy(slab);
     DropDoubles();
+    store_.HideUnverified();
     RestoreQuarantines();
     store_.index.WakePromoteWaiters();
   }

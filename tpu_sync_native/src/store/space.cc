@@ -212,6 +212,7 @@ void Store::Impl::EvictChunk(uint32_t slot) {
 
 void Store::Impl::FreeChunk(uint32_t slot, const HashedKey& key, uint64_t owner) {
   NamespaceEntry& space = namespaces[static_cast<uint32_t>(owner)];
+  if (IsHidden(slot)) Unhide(slot);
   if (Stale(owner)) {
     --stale_slots;
     if (IsWithheld(owner)) {

@@ -22,17 +22,21 @@ struct StoreCounters {
   uint64_t rebalances = 0;      // slabs that changed their size class
   uint64_t quarantines = 0;     // slots put into quarantine
   uint64_t expired_leases = 0;
-  uint64_t storage_hits = 0;      // of the hits, chunks that had to come from the tier below
-  uint64_t promotes = 0;          // chunks that came up from it
-  uint64_t promote_losses = 0;    // promotes that failed, or whose namespace was cleared meanwhile
-  uint64_t promote_refusals = 0;  // chunks below that were not promoted: no space here, or the tier said no
+  uint64_t storage_hits = 0;       // of the hits, chunks that had to come from the tier below
+  uint64_t promotes = 0;           // chunks that came up from it
+  uint64_t promote_losses = 0;     // promotes that failed, or whose namespace was cleared meanwhile
+  uint64_t promote_refusals = 0;   // chunks below that were not promoted: no space here, or the tier said no
+  uint64_t checksums = 0;          // of chunks in memory, made
+  uint64_t checksum_passes = 0;    // and found to hold, after a restart
+  uint64_t checksum_failures = 0;  // or not: chunks dropped
 };
 
 // Order and names as Store::Stats returns them: counters first, then gauges.
 inline constexpr std::string_view kCounterNames[] = {
-    "hits",           "misses",        "stores",   "stored_bytes",   "aborts",          "cleared",
-    "evictions",      "evicted_bytes", "refusals", "index_refusals", "rebalances",      "quarantines",
-    "expired_leases", "storage_hits",  "promotes", "promote_losses", "promote_refusals"};
+    "hits",           "misses",           "stores",         "stored_bytes",    "aborts",
+    "cleared",        "evictions",        "evicted_bytes",  "refusals",        "index_refusals",
+    "rebalances",     "quarantines",      "expired_leases", "storage_hits",    "promotes",
+    "promote_losses", "promote_refusals", "checksums",      "checksum_passes", "checksum_failures"};
 inline constexpr std::string_view kGaugeNames[] = {
     "data_bytes",       // size of the payload file
     "populated_bytes",  // of these, committed by the background population
@@ -45,10 +49,11 @@ inline constexpr std::string_view kGaugeNames[] = {
     "reserved_slots",
     "promoting_slots",
     "quarantined_slots",
-    "late_slots",      // of these, because of reads of storage that an earlier daemon had begun
-    "stale_slots",     // committed, but of a cleared epoch: to be reclaimed
-    "withheld_slots",  // committed, and not served before it is known of which epoch below they are
-    "pinned_slots",    // held by a read lease or a demote
+    "late_slots",        // of these, because of reads of storage that an earlier daemon had begun
+    "unverified_slots",  // committed by an earlier daemon, and not served before their checksum holds
+    "stale_slots",       // committed, but of a cleared epoch: to be reclaimed
+    "withheld_slots",    // committed, and not served before it is known of which epoch below they are
+    "pinned_slots",      // held by a read lease or a demote
     "read_leases",
     "write_leases",
     "sessions",

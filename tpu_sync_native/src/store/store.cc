@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "store/store_impl.h"
 
@@ -45,7 +46,7 @@ Store::Impl::Impl(std::shared_ptr<Arena> arena_in, int meta_fd, const StoreOptio
     : arena(NotNull(arena_in)),
       options(WithDefaults(arena->bytes(), arena->slab_bytes(), options_in)),
       index(meta_fd, GeometryOf(arena->bytes(), arena->slab_bytes(), options),
-            {options.boot_id, options.host, options.keep}),
+            {options.boot_id, options.host, options.keep, options.checksum != ChecksumPolicy::kOff}),
       reader(index.view()),
       slots(options.slots_max, arena->slab_count(), arena->slab_bytes()),
       make_policy(FindPolicy(options.policy, slots.cells(), options.slots_max)),
@@ -163,7 +164,9 @@ WriteGrant Store::Reserve(SessionId session, uint32_t ns, const KeyBatch& keys) 
 
 Outcome Store::Commit(SessionId session, LeaseId lease, std::span<const uint8_t> keep) {
   std::lock_guard lock(impl_->mutex);
-  return impl_->Commit(session, lease, keep);
+  const Outcome outcome = impl_->Commit(session, lease, keep);
+  impl_->RingForChecks(Checks::kMany);
+  return outcome;
 }
 
 Outcome Store::Abort(SessionId session, LeaseId lease) {
@@ -200,6 +203,7 @@ void Store::EndPromotes(std::span<const SlotRef> refs, PromoteEnd end) {
     {
       std::lock_guard lock(impl_->mutex);
       impl_->EndPromotes(piece, end);
+      impl_->RingForChecks(Checks::kMany);
     }
     impl_->index.WakePromoteWaiters();
   }
@@ -215,9 +219,29 @@ void Store::EndDemote(std::span<const DemoteChunk> chunks) {
   impl_->EndDemote(chunks);
 }
 
+bool Store::TakeChecks(std::vector<ChunkCheck>* checks) {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->TakeChecks(checks);
+}
+
+void Store::EndChecks(std::span<const ChunkCheck> checks) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->EndChecks(checks);
+}
+
+CheckBell& Store::check_bell() { return impl_->checks.bell; }
+
+ChecksumPolicy Store::checksum_policy() const { return impl_->options.checksum; }
+
+std::vector<DamagedChunk> Store::TakeDamaged() {
+  std::lock_guard lock(impl_->mutex);
+  return std::exchange(impl_->checks.damaged, {});
+}
+
 void Store::ExpireLeases(uint64_t now_ms) {
   std::lock_guard lock(impl_->mutex);
   impl_->ExpireLeases(now_ms);
+  impl_->RingForChecks(0);
 }
 
 uint64_t Store::ReclaimStale(uint64_t slots_max) {

@@ -27,6 +27,7 @@
 #include "base/keys.h"        // KeyBatch, SlotRef
 #include "index/meta_file.h"  // HostBoot
 #include "index/tier_hits.h"  // TierHits
+#include "store/checks.h"
 #include "store/defaults.h"
 #include "store/lower_tier.h"
 
@@ -89,6 +90,7 @@ struct StoreOptions {
   uint64_t lease_ms = 600'000;  // a lease not given back by then is taken back
   // How long after a restart a read of storage may land that the kernel had begun for the daemon before.
   uint64_t late_read_ms = 600'000;
+  ChecksumPolicy checksum = ChecksumPolicy::kOff;
 };
 
 struct Counter {
@@ -197,6 +199,15 @@ class Store {
   // Pins those of `slots` that are committed chunks of `ns` under `epoch`, with their keys.
   std::vector<DemoteChunk> PinForDemote(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots);
   void EndDemote(std::span<const DemoteChunk> chunks);
+
+  // ---- checksums of payloads in memory; see checks.cc ----
+  // Work that is to be done now, and whether to ask again at once; else the bell says when.
+  bool TakeChecks(std::vector<ChunkCheck>* checks);
+  void EndChecks(std::span<const ChunkCheck> checks);
+  CheckBell& check_bell();
+  ChecksumPolicy checksum_policy() const;
+  // Chunks that were dropped since the last call because they were not as they had been; not all of many.
+  std::vector<DamagedChunk> TakeDamaged();
 
   // ---- per second (called by the daemon's housekeeping thread) ----
   void ExpireLeases(uint64_t now_ms);         // steady clock; tests pass their own time

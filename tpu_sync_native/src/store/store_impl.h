@@ -5,6 +5,7 @@
 //   namespaces.cc  namespaces and their epochs            observe.cc    statistics      audit.cc   invariants
 //   restore.cc     what an earlier daemon left            rows.cc       what a later one has to know
 //   floors.cc      what is left to a namespace, whatever the others do
+//   checks.cc      checksums of payloads
 //
 // Every method needs the mutex. None allocates per chunk, apart from the vectors that an answer consists of.
 #pragma once
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "arena/arena.h"
@@ -124,6 +126,22 @@ inline constexpr size_t kScratchKeysMax = 4096;
 // What one call may evict at most to move slabs between classes.
 inline constexpr uint32_t kDrainBudget = 4096;
 
+// See checks.cc.
+struct Checks {
+  static constexpr uint32_t kQueueMax = 1 << 14;
+  static constexpr uint32_t kMany = kQueueMax / 4;
+
+  std::vector<uint32_t> queue;  // a ring: committed, and without a checksum yet
+  uint32_t queue_from = 0, queued = 0;
+  uint32_t sweep_at = 0, sweep_left = 0;  // slots to look at besides
+  std::vector<uint32_t> unverified;       // of an earlier daemon, the next one last
+  std::vector<bool> hidden;               // by slot: not in the index, until it is verified; empty: none is
+  uint64_t hidden_count = 0;
+  std::vector<DamagedChunk> damaged;
+  bool fresh = false;  // there is more to do than when the bell rang last
+  CheckBell bell;
+};
+
 struct Store::Impl {
   Impl(std::shared_ptr<Arena> arena_in, int meta_fd, const StoreOptions& options_in);
 
@@ -196,6 +214,7 @@ struct Store::Impl {
   void DropReserved(uint32_t slot);                                     // reserved -> free
   bool Stale(uint64_t owner) const;
   bool IsWithheld(uint64_t owner) const;
+  bool IsGone(uint64_t owner) const { return Stale(owner) && !IsWithheld(owner); }
   uint64_t ReclaimStale(uint64_t slots_max);
   uint64_t EvictNamespace(uint32_t ns, uint64_t bytes, uint32_t chunks_max);
   uint64_t EvictNamespaceFrom(ClassId size_class, uint32_t ns, uint64_t bytes, uint32_t* chunks_max);
@@ -222,6 +241,23 @@ struct Store::Impl {
   void EndLate(SessionId session, LeaseId lease);
   void EndQuarantines();
   void EndLateReads();
+
+  // ---- checks.cc ----
+  bool WantsChecksum(uint32_t slot, uint32_t generation) const;
+  void NoteForCheck(uint32_t slot);  // it is readable now
+  // Once a second: it costs a system call, and the reader's work is felt less in large pieces. After a batch
+  // of commits only when many are waiting.
+  void RingForChecks(uint32_t queued_min) {
+    if (checks.queued >= queued_min && std::exchange(checks.fresh, false)) checks.bell.Ring();
+  }
+  void AddCheck(uint32_t slot, bool hidden, std::vector<ChunkCheck>* found) const;
+  bool TakeChecks(std::vector<ChunkCheck>* found);
+  void EndChecks(std::span<const ChunkCheck> done);
+  void NoteDamaged(uint32_t slot);
+  void HideUnverified();
+  bool IsHidden(uint32_t slot) const { return checks.hidden_count > 0 && checks.hidden[slot]; }
+  void Unhide(uint32_t slot);
+  void Reveal(uint32_t slot);
 
   // ---- rows.cc ----
   LeaseId NextLease();
@@ -277,6 +313,7 @@ struct Store::Impl {
   std::vector<uint32_t> records_committed;             // per slab: slots whose record has memory
   std::vector<uint32_t> key_tails_committed;           // per slab: the same for key tails
   KeyScratch scratch;
+  Checks checks;
   StoreCounters counters;
   uint64_t stale_slots = 0;         // committed under another epoch than the present one
   uint64_t withheld_slots = 0;      // of these, those that may come back

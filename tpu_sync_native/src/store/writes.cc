@@ -158,6 +158,7 @@ Outcome Store::Impl::Commit(SessionId session, LeaseId lease, std::span<const ui
     }
     slots.Commit(slot);
     index.SetState(slot, SlotState::kCommitted);
+    NoteForCheck(slot);
     ++space.chunks;
     ++space.stores;
     ++counters.stores;

@@ -2,7 +2,7 @@
 // a third of its speed. Three neighbouring runs are summed at once and then joined: the sum of A B is the sum
 // of A shifted by the length of B, plus the sum of B. A shift is a multiplication by x^(8 * length) in the
 // field; for the two lengths in use it is four table lookups.
-#include "segment/crc32c.h"
+#include "base/crc32c.h"
 
 #include <array>
 #include <cstring>
