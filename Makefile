@@ -8,12 +8,13 @@ PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device lint format bench reliability clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device asan tsan fuzz lint format bench reliability clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
 	@echo "make demo-replay  a real agent trace at full length through two client processes, every byte verified"
 	@echo "make test         all tests: unit, property, native under sanitizers, real engines"
+	@echo "make asan, tsan   the native tests under one sanitizer    make fuzz SECONDS=60"
 	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
 	@echo "make bench        every named benchmark, with its reference measured in the same run"
 	@echo "make reliability  kill, stop, starve and corrupt everything, and write the table of docs/RELIABILITY.md"
@@ -76,6 +77,16 @@ test-unit: setup $(TEST_PLUGIN)
 
 test-native:
 	sh tpu_sync_native/tests/run.sh
+
+# One of its two halves: AddressSanitizer, UndefinedBehaviorSanitizer and leaks; or ThreadSanitizer.
+asan tsan:
+	KVTIER_SANITIZERS=$@ sh tpu_sync_native/tests/run.sh
+
+# Each target for SECONDS; test-native runs some inputs.
+SECONDS ?= 60
+fuzz: setup
+	KVTIER_SANITIZERS=asan KVTIER_FUZZ_SECONDS=$(SECONDS) sh tpu_sync_native/tests/run.sh \
+		--timeout $$(($(SECONDS) + 100)) --verbose -R fuzz
 
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine

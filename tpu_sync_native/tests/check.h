@@ -1,5 +1,6 @@
 // A test framework of one screen: TEST(name) { CHECK(...); CHECK_THROWS(..., "part of the message"); } and
-// CHECK_MAIN() once per file. A failed check ends the process; a name as argument runs that test alone.
+// CHECK_MAIN() once per file. A failed check ends the process, and says with which seed (seed.h); a name as
+// argument runs that test alone.
 #pragma once
 
 #include <cstdio>
@@ -8,6 +9,8 @@
 #include <exception>
 #include <string>
 #include <vector>
+
+#include "seed.h"
 
 namespace tpu_sync_native::testing {
 
@@ -27,6 +30,7 @@ struct Register {
 
 [[noreturn]] inline void Fail(const char* file, int line, const char* what, const std::string& detail) {
   std::fprintf(stderr, "%s:%d: %s %s\n", file, line, what, detail.c_str());
+  if (!Now().replay.empty()) std::fprintf(stderr, "again: %s\n", Now().replay.c_str());
   std::fflush(nullptr);
   std::_Exit(1);
 }
@@ -36,6 +40,7 @@ inline int RunTests(int argc, char** argv) {
   for (const TestCase& test : Tests()) {
     if (argc > 1 && std::strcmp(argv[1], test.name) != 0) continue;
     std::fprintf(stderr, "[ RUN ] %s\n", test.name);
+    StartTest(argv[0], test.name);
     test.run();
     ++ran;
   }

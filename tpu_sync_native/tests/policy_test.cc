@@ -181,8 +181,7 @@ TEST(RemovedSlotsAreForgotten) {
 
 TEST(RandomCallsKeepTheSetRight) {
   ForEveryPolicy([](std::string_view name) {
-    const uint64_t seed = std::random_device{}();
-    std::fprintf(stderr, "        seed %llu\n", static_cast<unsigned long long>(seed));
+    const uint64_t seed = RunSeed();
     std::mt19937_64 random(seed);
     PolicyFixture fixture(name);
     std::set<uint32_t> model;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The C++ tests, each under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer.
 # Builds into build/native-asan and build/native-tsan. Arguments go to ctest (for example -R store).
+# KVTIER_SANITIZERS=asan or =tsan runs one of the two; both by default. What leaks fails.
 # Needs cmake and ninja, from PATH or from .venv (make setup). Non-zero when a test fails or none ran.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -32,8 +33,16 @@ if [ -z "${KVTIER_PJRT_CPU_PLUGIN:-}" ]; then
 fi
 
 mkdir -p "$root/build"
-export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$root/tpu_sync_native/tests/tsan.supp
-run native-asan "address;undefined" "$@"
-run native-tsan "thread" "$@"
+for sanitizer in ${KVTIER_SANITIZERS:-asan tsan}; do
+  case $sanitizer in
+    asan) run native-asan "address;undefined" "$@" ;;
+    tsan) run native-tsan "thread" "$@" ;;
+    *)
+      echo "KVTIER_SANITIZERS=$sanitizer: asan or tsan" >&2
+      exit 2
+      ;;
+  esac
+done

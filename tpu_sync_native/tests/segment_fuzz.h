@@ -5,26 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "check.h"
+#include "fuzz/driver.h"
 #include "segment/payload_codec.h"
 #include "segment/words.h"
 #include "segment_fixture.h"
-
-// As CHECK, but by abort, so that a fuzzer sees it and keeps the input.
-#define HOLDS(condition)                                                                  \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      std::fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                       \
-    }                                                                                     \
-  } while (false)
 
 namespace tpu_sync_native::testing {
 

@@ -36,8 +36,7 @@ class Stress {
   }
 
   void Run() {
-    const uint64_t seed = std::random_device{}();
-    std::fprintf(stderr, "        seed %llu\n", static_cast<unsigned long long>(seed));
+    const uint64_t seed = RunSeed();
     std::vector<std::thread> threads;
     for (uint64_t i = 0; i < 2; ++i) threads.emplace_back([this, seed, i] { Read(10 + i, seed + i); });
     threads.emplace_back([this, seed] { Write(2, seed + 7); });

@@ -202,11 +202,8 @@ class RestartModel {
 };
 
 void RunSeeds(const char* policy) {
-  for (int i = 0; i < 3; ++i) {
-    const uint64_t seed = std::random_device{}();
-    std::fprintf(stderr, "        %s seed %llu\n", policy, static_cast<unsigned long long>(seed));
-    RestartModel(policy, seed).Run();
-  }
+  const uint64_t seed = RunSeed();
+  for (uint64_t i = 0; i < 3; ++i) RestartModel(policy, SeedOf(seed, i)).Run();
 }
 
 }  // namespace

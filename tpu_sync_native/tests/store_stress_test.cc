@@ -234,11 +234,7 @@ class Stress {
 
 }  // namespace
 
-TEST(ReadersNeverSeeWrongBytesWhileSessionsDie) {
-  const uint64_t seed = std::random_device{}();
-  std::fprintf(stderr, "        seed %llu\n", static_cast<unsigned long long>(seed));
-  Stress(seed).Run();
-}
+TEST(ReadersNeverSeeWrongBytesWhileSessionsDie) { Stress(RunSeed()).Run(); }
 
 }  // namespace tpu_sync_native::testing
 

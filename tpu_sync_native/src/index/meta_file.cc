@@ -37,6 +37,29 @@ std::string Differs(const char* field, uint64_t theirs, uint64_t ours) {
   return std::string(field) + " is " + std::to_string(theirs) + ", wanted " + std::to_string(ours);
 }
 
+std::string Beyond(uint64_t value, uint64_t most) {
+  return "is " + std::to_string(value) + ", beyond " + std::to_string(most);
+}
+
+// Numbers go on from these for as long as the arena lives: they were not counted up to here.
+constexpr uint64_t kNumberMax = uint64_t{1} << 62;
+constexpr uint32_t kEpochMax = 1u << 31;
+
+// No row is of a number that was not given out yet: it would be given out once more.
+template <typename Row>
+std::string WhyRowsNotKept(int fd, const char* name, uint64_t offset, uint32_t count, uint64_t last) {
+  const std::string what(name);
+  if (last > kNumberMax) return "last_" + what + " " + Beyond(last, kNumberMax);
+  std::vector<uint8_t> table(uint64_t{count} * sizeof(Row));
+  if (!ReadAt(fd, offset, table.data(), table.size())) return "the rows of " + what + "s cannot be read";
+  for (uint32_t i = 0; i < count; ++i) {
+    uint64_t number = 0;  // its first word
+    std::memcpy(&number, table.data() + uint64_t{i} * sizeof(Row), sizeof(number));
+    if (number > last) return what + " row " + std::to_string(i) + " " + Beyond(number, last);
+  }
+  return "";
+}
+
 // Namespaces stand at the front, each id once; an unused record ends them.
 std::string WhyNamespacesNotKept(int fd, const MetaGeometry& geometry) {
   const uint32_t count = geometry.namespaces_max;
@@ -53,6 +76,7 @@ std::string WhyNamespacesNotKept(int fd, const MetaGeometry& geometry) {
     std::memcpy(&chunk_bytes, record + offsetof(NamespaceRecord, chunk_bytes), sizeof(chunk_bytes));
     if (epoch == 0) break;
     const std::string name = "namespace " + std::to_string(i);
+    if (epoch > kEpochMax) return name + ": epoch " + Beyond(epoch, kEpochMax);
     if (chunk_bytes == 0 || chunk_bytes > geometry.slab_bytes) {
       return name + ": chunk_bytes is " + std::to_string(chunk_bytes) + ", outside 1 to " +
              std::to_string(geometry.slab_bytes);
@@ -139,6 +163,13 @@ std::string WhyNotKept(int fd, const MetaGeometry& geometry, const HostBoot& hos
   }
   if (std::memcmp(header.host_boot, host.bytes, sizeof(host.bytes)) != 0)
     return "host_boot is another one: the host has been started anew";
+  std::string why = WhyRowsNotKept<SessionRow>(fd, "session", geometry.sessions_offset(), kSessionRowsMax,
+                                               header.last_session.load());
+  if (why.empty()) {
+    why = WhyRowsNotKept<WriteLeaseRow>(fd, "lease", geometry.leases_offset(), geometry.leases_max(),
+                                        header.last_lease.load());
+  }
+  if (!why.empty()) return why;
   return WhyNamespacesNotKept(fd, geometry);
 }
 

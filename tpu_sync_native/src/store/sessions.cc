@@ -17,13 +17,14 @@ void Store::Impl::OpenSession(SessionId session, GroupId group, uint32_t pid, co
   if (sessions.count(session) == 1) {
     throw std::invalid_argument("session " + std::to_string(session) + " is open already");
   }
+  // Before its row: a later daemon that finds the row must not give the number to another one.
+  last_session = std::max(last_session, session);
+  index.NoteLastSession(last_session);
   SessionRecord record{group, pid, /*closed=*/false, mark, options.boot_id};
   if (mark.maps && !OpenSessionRow(session, &record)) {
     throw std::invalid_argument("no more than " + std::to_string(session_rows.max) +
                                 " sessions can be open, or closed with their processes alive");
   }
-  last_session = std::max(last_session, session);
-  index.NoteLastSession(last_session);
   sessions.emplace(session, record);
 }
 
