@@ -178,6 +178,7 @@ void Use(Store& store, const IndexReader& reader) {
   store.ReclaimStale(UINT64_MAX);
   for (const RestoredSession& session : store.RestoredSessions()) store.CloseSession(session.session, true);
   store.CloseSession(mine, true);
+  store.ExpireLeases(UINT64_MAX);  // reads of storage that the life before had begun are over by then
   HOLDS(sound());
   for (const Counter& counter : store.Stats()) {
     if (counter.name == "pinned_slots" || counter.name == "reserved_slots" ||

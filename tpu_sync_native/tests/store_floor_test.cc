@@ -218,8 +218,7 @@ TEST(ALargeSlabIsEmptiedForWhoeverIsBelowItsFloor) {
 // nothing to others, whoever has more keeps the floor.
 TEST(RandomCallsNeverTakeAFloor) {
   ForEveryPolicy([](const char* policy) {
-    const uint64_t seed = std::random_device{}();
-    std::fprintf(stderr, "        seed %llu\n", static_cast<unsigned long long>(seed));
+    const uint64_t seed = RunSeed();
     std::mt19937_64 random(seed);
     FloorFixture f(policy, 0);
     const uint32_t large = f.store->OpenNamespace("namespace-large0", 3 * 4096);
