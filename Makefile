@@ -82,11 +82,12 @@ test-native:
 asan tsan:
 	KVTIER_SANITIZERS=$@ sh tpu_sync_native/tests/run.sh
 
-# Each target for SECONDS; test-native runs some inputs.
+# Each target for SECONDS, then the gRPC surface; test-native and test-unit run some inputs.
 SECONDS ?= 60
 fuzz: setup
 	KVTIER_SANITIZERS=asan KVTIER_FUZZ_SECONDS=$(SECONDS) sh tpu_sync_native/tests/run.sh \
 		--timeout $$(($(SECONDS) + 100)) --verbose -R fuzz
+	KVTIER_FUZZ_SECONDS=$(SECONDS) $(PY) -m pytest --timeout $$(($(SECONDS) + 100)) tests/daemon/test_fuzz.py
 
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine
