@@ -129,6 +129,30 @@ TEST(NumbersGoOnWhereTheyStopped) {
   CHECK(next.store->Reserve(42, f.ns, Range(5, 1).batch()).lease > last);
 }
 
+// A clear is three stores to the metadata, and its daemon may be killed between any two of them.
+TEST(AClearThatWasCutShortIsFinished) {
+  StoreFixture f;
+  f.Put(0, 10);
+  f.store->SetEpochBelow(f.ns, 6);
+  for (const bool storage_is_told : {false, true}) {
+    NextLife next(f, {}, [&](MetaView& view) {
+      auto& record = const_cast<NamespaceRecord&>(view.ns(f.ns));
+      record.clearing_to = 2;
+      if (storage_is_told) record.epoch_below = kUnconfirmedClear | 6;
+    });
+    next.CheckSound();
+    CHECK(!next.Has(0, f.ns) && next.Stat("restart_cleared") == 10);
+    CHECK(next.store->EpochBelow(f.ns) == (kUnconfirmedClear | 6));
+    CHECK(next.reader->view().ns(f.ns).epoch == 2);
+  }
+  f.store->ClearNamespace(f.ns);
+  CHECK(f.reader->view().ns(f.ns).clearing_to == 2);  // and nothing is left to be done
+  f.Put(0, 3);
+  f.store->SetEpochBelow(f.ns, 7);
+  NextLife next(f);
+  CHECK(next.Has(0, f.ns) && next.store->EpochBelow(f.ns) == 7);
+}
+
 TEST(ClearedChunksStayCleared) {
   StoreFixture f;
   f.Put(0, 10);

@@ -88,7 +88,9 @@ static_assert(offsetof(MetaHeader, promotes_ended) == 128 && offsetof(MetaHeader
 // namespace is one store to `epoch`; the stale slots are reclaimed in the background.
 struct alignas(64) NamespaceRecord {
   std::atomic<uint32_t> epoch;  // 0: the record is unused
-  uint32_t reserved;
+  // Which epoch the last clear was to make. Higher than `epoch`: that clear is not done, and its daemon is
+  // gone.
+  std::atomic<uint32_t> clearing_to;
   uint64_t chunk_bytes;
   uint8_t id[16];
   // The namespace's epoch in the tier below + 1, 0 while it is not known; kUnconfirmedClear beside it:

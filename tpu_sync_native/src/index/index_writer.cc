@@ -149,6 +149,10 @@ void IndexWriter::SetEpoch(uint32_t ns, uint32_t epoch) {
   const_cast<NamespaceRecord&>(view_.ns(ns)).epoch.store(epoch, kRelease);
 }
 
+void IndexWriter::SetClearingTo(uint32_t ns, uint32_t epoch) {
+  const_cast<NamespaceRecord&>(view_.ns(ns)).clearing_to.store(epoch, kRelease);
+}
+
 void IndexWriter::SetEpochBelow(uint32_t ns, uint64_t word) {
   const_cast<NamespaceRecord&>(view_.ns(ns)).epoch_below.store(word, kRelease);
 }

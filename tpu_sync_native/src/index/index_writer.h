@@ -49,6 +49,7 @@ class IndexWriter {
 
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
   void SetEpoch(uint32_t ns, uint32_t epoch);
+  void SetClearingTo(uint32_t ns, uint32_t epoch);
   void SetEpochBelow(uint32_t ns, uint64_t word);
   void SetFloor(uint32_t ns, uint64_t bytes);
 

@@ -70,9 +70,11 @@ uint64_t Store::Impl::BeginEpoch(uint32_t ns) {
 uint64_t Store::Impl::ClearNamespace(uint32_t ns) {
   if (ns >= namespaces.size()) throw std::invalid_argument("no namespace has index " + std::to_string(ns));
   EndWithhold(ns, /*keep=*/false);
+  // From the first of these stores on the next daemon finishes it, if this one comes to nothing more.
+  index.SetClearingTo(ns, namespaces[ns].last_epoch + 1);
+  index.SetEpochBelow(ns, EpochBelow(ns) | kUnconfirmedClear);  // though there be no tier: one may come
   const uint64_t chunks = BeginEpoch(ns);
   counters.cleared += chunks;
-  index.SetEpochBelow(ns, EpochBelow(ns) | kUnconfirmedClear);  // though there be no tier: one may come
   if (lower != nullptr) lower.load()->Cleared(ns);
   return chunks;
 }

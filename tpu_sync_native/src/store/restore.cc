@@ -93,8 +93,12 @@ class Restorer {
 void Restorer::RestoreNamespaces() {
   for (uint32_t i = 0; i < view_.namespaces_max(); ++i) {
     const NamespaceRecord& record = view_.ns(i);
-    const uint32_t epoch = record.epoch.load(kRelaxed);
+    uint32_t epoch = record.epoch.load(kRelaxed);
     if (epoch == 0) break;
+    if (const uint32_t wanted = record.clearing_to.load(kRelaxed); wanted > epoch) {
+      store_.index.SetEpochBelow(i, record.epoch_below.load(kRelaxed) | kUnconfirmedClear);
+      store_.index.SetEpoch(i, epoch = wanted);
+    }
     const std::string_view id(reinterpret_cast<const char*>(record.id), sizeof(record.id));
     store_.AddNamespace(id, record.chunk_bytes, epoch);
     if (const uint64_t floor = record.floor_bytes.load(kRelaxed)) RestoreFloor(i, floor);
