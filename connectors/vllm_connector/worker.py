@@ -9,6 +9,7 @@ All methods run on the worker's main thread, except `_attached`.
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 FLUSH_TIMEOUT_S = 5.0
 # What is in host memory is copied by then; what is not waits for storage.
 LOAD_FLUSH_TIMEOUT_S = 0.05
+LAND_STEP_S = 0.01
 
 
 @dataclass(eq=False)
@@ -245,12 +247,22 @@ class KVTierWorker(OffloadingWorker):
         self._load_for(self._load_window_s)
 
     def land_loads(self) -> None:
-        """Wait until all loads under way have ended, as long as one may wait for storage at most."""
-        deadline_s = self._load_deadline_ms / 1000
-        self._load_for(deadline_s)
+        """Wait until all loads under way have ended, as long as one may wait for storage at most.
+
+        Then what is not there never comes: the forward pass reads these blocks, so they count as unwritten.
+        """
+        end_s = time.monotonic() + self._load_deadline_ms / 1000
+        # Chunks that arrive from storage need another window.
+        step_s = LAND_STEP_S if self._tensors.windows else self._load_deadline_ms / 1000
+        while self._loads and (left_s := end_s - time.monotonic()) > 0:
+            self._load_for(left_s)
+            for lane in self._lanes():
+                if loads := sorted(lane.jobs & self._loads.keys()):
+                    lane.engine.wait(loads, min(step_s, left_s))
+            self._poll()
         for lane in self._lanes():
-            if loads := sorted(lane.jobs & self._loads.keys()):
-                lane.engine.wait(loads, deadline_s)
+            if lane.jobs & self._loads.keys():
+                self._replace(lane)
 
     def _load_for(self, seconds: float) -> None:
         if self._tensors.windows and self._loads:

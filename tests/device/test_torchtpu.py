@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.common import guard
 from kvtier_connectors.vllm_torchtpu import TPURaidenOffloadingConnector, interface
 from kvtier_connectors.vllm_torchtpu.connector import in_rows, rows_of
 from test_tpu_worker import BLOCKS, LAYERS, PAGE_BYTES, Rig, gpu, rig, stored

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from harness import PATIENT_MS, Daemon, keys_of, until
-from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.common import guard
 from kvtier_connectors.vllm_connector.devices import TpuTensors, tensors_of
 from kvtier_connectors.vllm_connector.layout import GroupPlan, check_regions, regions_of
 from kvtier_connectors.vllm_connector.transfer import SlotSpec

@@ -192,6 +192,7 @@ class PyCopyEngine {
     counters["refused_holds"] = totals.refused_holds;
     counters["load_windows"] = totals.load_windows;
     counters["late_windows"] = totals.late_windows;
+    counters["unready_windows"] = totals.unready_windows;
     counters["extents"] = totals.extents;
     counters["cpu_ns"] = totals.cpu_ns;
     return counters;

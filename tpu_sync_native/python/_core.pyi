@@ -265,7 +265,8 @@ class CopyEngine:
         fence_waits: jobs that waited for the device;
         refused_holds: jobs and windows whose buffers were gone;
         load_windows: those that were opened;
-        late_windows: those whose loads failed because a piece did not land in time."""
+        late_windows: those whose loads failed because a piece did not land in time;
+        unready_windows: those that did not open, because a step had the buffers all the time."""
     def capabilities(self) -> dict[str, Any]:
         """Of the backend, see CopyBackend."""
     def copy(self, extents: npt.NDArray[np.uint64]) -> None:

@@ -69,13 +69,15 @@ struct EngineWorld {
   static constexpr uint64_t kChunkBytes = 2 * kPage * kPerChunk;
 
   explicit EngineWorld(KitDevice* of, int threads = 2, std::shared_ptr<CopyBackend> with = nullptr,
-                       uint64_t ready_deadline_ms = 60'000, uint64_t landing_deadline_ms = 60'000)
+                       uint64_t ready_deadline_ms = 60'000, uint64_t landing_deadline_ms = 60'000,
+                       std::shared_ptr<const SlotGuard> guard = nullptr)
       : device(of),
         backend(std::make_shared<MeasuredBackend>(with != nullptr ? with : of->backend())),
         arena(RandomBytes(kChunks * kChunkBytes, &random)) {
     engine = std::make_unique<CopyEngine>(CopyEngineOptions{.threads = threads,
                                                             .arena = arena.data(),
                                                             .arena_bytes = arena.size(),
+                                                            .guard = std::move(guard),
                                                             .backend = backend,
                                                             .ready_deadline_ms = ready_deadline_ms,
                                                             .landing_deadline_ms = landing_deadline_ms});

@@ -1,11 +1,16 @@
 // What fences, load windows and pacing are for: the same jobs with the rule and without it.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/futex.h"
 #include "check.h"
 #include "copy/fake_device.h"
 #include "copy_engine_kit.h"
@@ -211,11 +216,84 @@ TEST(AWindowDoesNotWaitForADeviceThatHangs) {
   CHECK(world.LoadWindow(0.01));  // nothing is left that could go on
   CHECK(world.engine->counters().late_windows == 1);
   CHECK(!world.Done(1) && world.engine->Poll().empty());
-  device.device().Resume(FakeQueue::kCopies);
-  const CopyCompletion done = world.Finish(1);
-  CHECK(!done.ok && done.chunks_valid == 0 && done.bytes == 0);
   world.Load(2, 0, 0, 4);
+  CHECK(!world.LoadWindow(EngineWorld::kLongS));  // at once: the device still hangs
+  CHECK(world.engine->counters().load_windows == 1);
+  device.device().Resume(FakeQueue::kCopies);
+  CHECK(world.engine->Wait(std::vector<uint64_t>{1}, EngineWorld::kLongS));
+  const auto done = world.engine->Poll();
+  CHECK(done.size() == 1 && !done[0].ok && done[0].chunks_valid == 0 && done[0].bytes == 0);
   CHECK(world.Finish(2).ok && world.Holds(0, 0, 4));
+}
+
+// A store has the only thread, and does not end: its loads get no window, and their time passes.
+TEST(AWindowWithoutAThreadIsTriedOnce) {
+  FakeKit device({});
+  EngineWorld world(&device, /*threads=*/1, nullptr, /*ready_deadline_ms=*/300, /*landing_deadline_ms=*/50);
+  device.device().Pause(FakeQueue::kCopies);
+  world.Store(1, 0, 0, 1);
+  CHECK(device.device().AwaitQueued(FakeQueue::kCopies, 1));
+  world.Load(2, 8, 4, 2);
+  CHECK(!world.LoadWindow(0.01) && !world.LoadWindow(EngineWorld::kLongS));
+  CHECK(world.engine->counters().load_windows == 1);
+  while (!world.Done(2)) world.LoadWindow(EngineWorld::kLongS);
+  CHECK(!world.Done(1) && world.engine->counters().load_windows == 1);
+  device.device().Resume(FakeQueue::kCopies);
+  CHECK(world.engine->Wait(std::vector<uint64_t>{1}, EngineWorld::kLongS));
+  const auto done = world.engine->Poll();
+  CHECK(done.size() == 2 && !done[0].ok && done[1].ok && world.Holds(0, 0, 1));
+}
+
+// The first chunk of a load is there, the others never come.
+class FirstOnlyGuard final : public SlotGuard {
+ public:
+  bool Unchanged(uint32_t, uint32_t, CopyDirection) const override { return true; }
+  uint64_t ChunkBytes(uint32_t, uint32_t, uint64_t) const override { return EngineWorld::kChunkBytes; }
+  Readiness ReadinessOf(uint32_t slot, uint32_t) const override {
+    return slot == 0 ? Readiness::kReady : Readiness::kPending;
+  }
+  uint32_t Events() const override {
+    ++looks_;
+    return 0;
+  }
+  void AwaitEvent(uint32_t, uint64_t deadline_ns) const override {
+    std::unique_lock lock(mutex_);
+    const auto left = std::chrono::nanoseconds(deadline_ns - std::min(deadline_ns, SteadyNs()));
+    changed_.wait_for(lock, left, [&] { return interrupted_; });
+  }
+  void Interrupt() const override {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    changed_.notify_all();
+  }
+  bool Abandoned() const override { return false; }
+  uint64_t looks() const { return looks_; }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable bool interrupted_ = false;
+  mutable std::atomic<uint64_t> looks_{0};
+};
+
+TEST(ALoadThatWaitsForStorageIsLostWithItsWindow) {
+  FakeKit device({});
+  const auto guard = std::make_shared<FirstOnlyGuard>();
+  EngineWorld world(&device, /*threads=*/2, nullptr, /*ready_deadline_ms=*/200, /*landing_deadline_ms=*/50,
+                    guard);
+  device.device().Pause(FakeQueue::kCopies);
+  world.Load(1, 0, 0, 4);
+  world.LoadWindow(0.01);  // the first chunk is on its way, and hangs; the rest is parked
+  CHECK(world.engine->counters().late_windows == 1 && world.engine->counters().load_waits == 1);
+  device.device().Resume(FakeQueue::kCopies);
+  CHECK(world.engine->Wait(std::vector<uint64_t>{1}, EngineWorld::kLongS));
+  const auto done = world.engine->Poll();
+  CHECK(done.size() == 1 && !done[0].ok && done[0].chunks_valid == 0);
+  // Nobody waits any more: who did would look without a pause once the deadline is over.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const uint64_t before = guard->looks();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK(guard->looks() - before <= 1);
 }
 
 TEST(AnEventThatIsLateIsWaitedFor) {

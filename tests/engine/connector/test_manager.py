@@ -2,7 +2,7 @@
 
 import pytest
 from fake_scheduler import PLANS, Scheduler, hashes, keys
-from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.common import guard
 from vllm.v1.kv_offload.base import OffloadPolicy, ReqContext
 
 

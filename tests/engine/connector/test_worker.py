@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fakes import FakeClient
-from kvtier_connectors.vllm_connector import guard
+from kvtier_connectors.common import guard
 from kvtier_connectors.vllm_connector.devices import HostTensors
 from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.transfer import SlotSpec, WorkerReport
@@ -321,6 +321,40 @@ def test_buffers_that_move_are_asked_for_at_every_job_and_window(client):
     assert outcome(worker) == {2: True}
     worker.load_window()
     assert len(engine.windows) == 2
+
+
+def test_loads_that_land_before_the_step_get_windows_until_the_last_chunk_is_there(client):
+    worker = worker_of(client, tensors=MovingTensors())
+    client.attach(7)
+    engine = client.engines[0]
+    worker.submit_load(1, spec(), device())
+    waited = engine.wait
+
+    def arrives_with_the_third(jobs, timeout_s):
+        if len(engine.windows) == 3:
+            engine.end(1)
+        return waited(jobs, timeout_s)
+
+    engine.wait = arrives_with_the_third
+    worker.land_loads()
+    assert len(engine.windows) == 3
+    assert outcome(worker) == {1: True}
+    assert worker.take_unwritten() == set()
+
+
+@pytest.mark.parametrize("tensors", [MovingTensors, lambda: HostTensors([])])
+def test_a_load_that_does_not_land_before_the_step_is_ended(client, tensors):
+    worker = worker_of(client, tensors=tensors())
+    worker._load_deadline_ms = 30
+    client.attach(7)
+    client.engines[0].stuck = True
+    worker.submit_load(1, spec(), device())
+    worker.land_loads()
+    assert client.engines[0].closed  # nothing of it can come later
+    assert outcome(worker) == {1: False}
+    assert worker.take_unwritten() == set(range(10, 16))
+    worker.submit_load(2, spec(), device())
+    assert list(client.engines[1].submitted) == [2]
 
 
 def test_plain_memory_needs_no_windows(client, worker):

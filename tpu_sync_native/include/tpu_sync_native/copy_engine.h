@@ -120,13 +120,14 @@ struct CopyCompletion {
 struct CopyCounters {
   uint64_t store_jobs, store_bytes, load_jobs, load_bytes;
   uint64_t failed_jobs;
-  uint64_t load_waits;     // times a load had to wait for its next chunk
-  uint64_t fence_waits;    // jobs that had to wait for what the device was doing
-  uint64_t refused_holds;  // buffers that the device did not know any more
-  uint64_t load_windows;   // that were opened
-  uint64_t late_windows;   // whose pieces did not land in time: their loads failed
-  uint64_t extents;        // after coalescing
-  uint64_t cpu_ns;         // of the engine's threads
+  uint64_t load_waits;       // times a load had to wait for its next chunk
+  uint64_t fence_waits;      // jobs that had to wait for what the device was doing
+  uint64_t refused_holds;    // buffers that the device did not know any more
+  uint64_t load_windows;     // that were opened
+  uint64_t late_windows;     // whose pieces did not land in time: their loads failed
+  uint64_t unready_windows;  // that did not open: a step had the buffers all the time
+  uint64_t extents;          // after coalescing
+  uint64_t cpu_ns;           // of the engine's threads
 };
 
 // What a backend can do; true means more. A caller asks instead of knowing names.

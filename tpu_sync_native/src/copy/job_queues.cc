@@ -29,6 +29,7 @@ void JobQueues::Unfence(uint64_t order) {
 
 void JobQueues::Resume(ReadyWaiter::Jobs jobs) {
   for (std::shared_ptr<CopyJob>& job : jobs) {
+    if (job->next_byte == job->bytes()) continue;  // lost meanwhile; whoever has its last piece reports it
     if (options_.loads_need_window) job->ready_deadline_ns = SteadyNs() + options_.ready_deadline_ns;
     InsertByOrder(std::move(job));
   }
@@ -89,6 +90,7 @@ bool JobQueues::Next(JobPiece* piece) {
 
 void JobQueues::Landed(const JobPiece& piece) {
   inflight_bytes_ -= piece.end - piece.begin;
+  hung_ = false;
   if (piece.window == 0 || piece.window != window_) return;
   const auto found = std::ranges::find(underway_, piece.job);
   if (found != underway_.end()) underway_.erase(found);
@@ -125,13 +127,19 @@ void JobQueues::OpenWindow(std::shared_ptr<CopyHold> hold, uint64_t deadline_ns)
 }
 
 std::shared_ptr<CopyHold> JobQueues::CloseWindow() {
-  const uint64_t deadline = SteadyNs() + options_.ready_deadline_ns;
-  for (const auto& job : loads_) job->ready_deadline_ns = deadline;
+  if (window_pieces_ == 0 && !loads_.empty()) {
+    hung_ = true;  // every thread has a piece that does not end
+  } else {
+    const uint64_t deadline = SteadyNs() + options_.ready_deadline_ns;
+    for (const auto& job : loads_) job->ready_deadline_ns = deadline;
+  }
   return std::exchange(window_hold_, nullptr);
 }
 
 void JobQueues::LoseUnderWay() {
+  hung_ = true;
   for (const auto& job : underway_) {
+    waiter_->Withdraw(job);
     job->LoseAll();
     std::erase(loads_, job);
   }

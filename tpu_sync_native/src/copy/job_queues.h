@@ -64,6 +64,9 @@ class JobQueues {
   // ---- load windows ----
   bool loads_await_window() const { return options_.loads_need_window && loads_queued_.load() != 0; }
   bool window_open() const { return window_hold_ != nullptr; }
+  // A window found that the device does not answer, and nothing has landed since: another one would only
+  // wait.
+  bool hung() const { return hung_ && inflight_bytes_ != 0; }
   // After the time one piece is taken, when none was before it.
   void OpenWindow(std::shared_ptr<CopyHold> hold, uint64_t deadline_ns);
   // No further piece is taken. Returns the hold, for its release outside the mutex.
@@ -88,6 +91,7 @@ class JobQueues {
   uint64_t waits_ = 0;
   uint64_t inflight_bytes_ = 0;
 
+  bool hung_ = false;
   std::shared_ptr<CopyHold> window_hold_;
   uint64_t window_deadline_ns_ = 0;
   uint64_t window_ = 0;                             // number of the latest

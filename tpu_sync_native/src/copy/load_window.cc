@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/futex.h"
 #include "copy/engine_impl.h"
 
 namespace tpu_sync_native {
@@ -43,15 +44,23 @@ bool CopyEngine::LoadWindow(std::span<const uint64_t> buffers, double seconds) {
   std::shared_ptr<CopyHold> hold = impl_->options.backend->Hold(buffers);
   LayoutList layouts;
   {
-    const std::lock_guard lock(impl_->mutex);
+    Impl::Lock lock(impl_->mutex);
+    if (impl_->queues.hung()) {  // the engine's threads, who keep the deadlines, may all be stuck
+      impl_->EndAllLocked(lock, impl_->queues.TakeExpired(SteadyNs()));
+      return false;
+    }
     if (hold == nullptr) ++impl_->totals.refused_holds;
     layouts = impl_->layouts;
   }
   if (hold == nullptr) return false;
   impl_->RequireBuffersFit(layouts, *hold);
-  if (!AwaitReady(hold.get(), deadline)) return false;
+  const bool ready = AwaitReady(hold.get(), deadline);
 
   Impl::Lock lock(impl_->mutex);
+  if (!ready) {
+    ++impl_->totals.unready_windows;
+    return false;
+  }
   JobQueues& queues = impl_->queues;
   if (impl_->stopping || queues.window_open()) return false;
   const auto deadline_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch());

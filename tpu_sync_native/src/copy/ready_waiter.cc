@@ -41,6 +41,11 @@ bool ReadyWaiter::Park(std::shared_ptr<CopyJob> job) {
   return true;
 }
 
+void ReadyWaiter::Withdraw(const std::shared_ptr<CopyJob>& job) {
+  const std::lock_guard lock(mutex_);
+  std::erase(parked_, job);
+}
+
 void ReadyWaiter::Stop() {
   {
     const std::lock_guard lock(mutex_);

@@ -31,6 +31,9 @@ class ReadyWaiter {
   void Start();
   // Takes the job until it is resumed. False, and nothing taken, before Start and after Stop.
   bool Park(std::shared_ptr<CopyJob> job);
+  // When this returns the waiter does not look at the job any more. It is resumed all the same if that had
+  // begun.
+  void Withdraw(const std::shared_ptr<CopyJob>& job);
   // Resumes every job, with what is pending lost, and joins the thread. Idempotent.
   void Stop();
 
