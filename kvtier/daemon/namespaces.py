@@ -69,9 +69,12 @@ class Namespaces:
         if entry is None:
             if chunk_bytes < 1:
                 raise InvalidArgument(f"chunk_bytes is {chunk_bytes}; at least 1 is wanted")
-            if len(self._entries) >= NAMESPACES_MAX:
-                raise LimitReached(f"{NAMESPACES_MAX} namespaces are open; no more are allowed")
             unopened = self._unopened.get(id)
+            if unopened is None and len(self._entries) + len(self._unopened) >= NAMESPACES_MAX:
+                raise LimitReached(
+                    f"{len(self._entries)} namespaces are open and {len(self._unopened)} are an earlier daemon's; "
+                    f"{NAMESPACES_MAX} are allowed (kvtier serve --fresh forgets those of earlier daemons)"
+                )
             if unopened is not None and unopened["chunk_bytes"] != chunk_bytes:
                 raise _mismatch(id, chunk_bytes, unopened["chunk_bytes"])
             index = self._store.open_namespace(id, chunk_bytes)
