@@ -72,8 +72,8 @@ class Namespaces:
             unopened = self._unopened.get(id)
             if unopened is None and len(self._entries) + len(self._unopened) >= NAMESPACES_MAX:
                 raise LimitReached(
-                    f"{len(self._entries)} namespaces are open and {len(self._unopened)} are an earlier daemon's; "
-                    f"{NAMESPACES_MAX} are allowed (kvtier serve --fresh forgets those of earlier daemons)"
+                    f"{len(self._entries)} namespaces are open and {len(self._unopened)} are an earlier "
+                    f"daemon's; {NAMESPACES_MAX} are allowed (kvtier serve --fresh forgets the latter)"
                 )
             if unopened is not None and unopened["chunk_bytes"] != chunk_bytes:
                 raise _mismatch(id, chunk_bytes, unopened["chunk_bytes"])

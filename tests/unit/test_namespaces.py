@@ -174,9 +174,7 @@ def test_those_of_an_earlier_daemon_count_too(monkeypatch):
     monkeypatch.setattr(namespaces, "NAMESPACES_MAX", 2)
     known = Namespaces(Counting([(namespace_id(text(name)), 4096) for name in "ab"]), boot_id=1)
     assert known.open(text("b"), 4096).index == 1
-    with pytest.raises(
-        LimitReached, match="1 namespaces are open and 1 are an earlier daemon's; 2 are.*--fresh"
-    ):
+    with pytest.raises(LimitReached, match="1 namespaces are open and 1 are an earlier daemon's"):
         known.open(text("c"), 4096)
 
 
