@@ -78,8 +78,8 @@ class Keeper:
         self._alarm = Alarm()
         self._writes = OpenWrites()
         self._former: FormerSession | None = None
-        # Ours alone when the caller named none; every session of this process names it, as what one of them
-        # held may be over only in the next one's time.
+        self._copies = False  # a copy engine was made; those of lost sessions may still be writing
+        # Ours alone when the caller named none. What one session held may be over in the next one's time.
         self._session_group = self._group or f"process {self._pid} {secrets.token_hex(8)}"
 
     # ---- life ----
@@ -224,7 +224,7 @@ class Keeper:
         if attachment is None:
             raise self._unavailable()
         backend = native_backend(device)
-        attachment.copies = True
+        self._copies = attachment.copies = True
         return native.CopyEngine(
             attachment.session, threads=threads, ready_deadline_ms=load_deadline_ms, backend=backend
         )
@@ -335,7 +335,7 @@ class Keeper:
                 former=self._former,
             )
             undo.pop_all()
-        self._former = None
+        self._former, attachment.copies = None, self._copies
         control.timeout_s = self._call_s  # it goes on as the callers' channel: no call pays for a connection
         _log.info("kvtier: %s attached to %s (boot %016x)", self._name, self.address, attachment.boot_id)
         for id, error in attachment.refused.items():

@@ -51,6 +51,7 @@ class _Known:
     opened_s: float
     has_ring: bool
     former: FormerSession | None = None
+    peer: int = 0  # pid of who connected, as the kernel says it; 0: not seen from our PID namespace
 
 
 class SharedFds(NamedTuple):
@@ -83,7 +84,9 @@ class Sessions:
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: list[asyncio.Task[None]] = []  # at most one
-        self._deaths = Deaths(lambda session: self._store.close_session(session, True))
+        self._deaths = Deaths(self._ended)
+        self._left: dict[int, _Known] = {}  # closed, and perhaps still writing: watched
+        self._heirs: dict[int, int] = {}  # open still, though its client has attached anew -> that session
         self._survivors = Survivors(store, self._deaths)
 
     # ---- lifecycle ----
@@ -178,6 +181,7 @@ class Sessions:
     def _open(self, known: _Known, ring_fd: int | None, pid: int) -> None:
         """pid: of the process, in our PID namespace; 0 when it is not seen from there."""
         group = int.from_bytes(hashlib.sha256(known.group.encode()).digest()[:8], "little")
+        known = replace(known, peer=max(pid, 0))
         self._store.open_session(
             known.session,
             group,
@@ -188,8 +192,30 @@ class Sessions:
             maps=known.has_ring,
         )
         self._known[known.session] = known
-        if known.former is not None:
-            self._survivors.heard(known.former, group)
+        former = known.former
+        if former is None:
+            return
+        if former.boot_id != self._boot_id:
+            self._survivors.heard(former, group)
+        elif _same_client(self._left.get(former.session), known):
+            self._succeed(former.session, known.session)
+        elif _same_client(self._known.get(former.session), known):
+            self._heirs[former.session] = known.session
+
+    def _succeed(self, former: int, heir: int) -> None:
+        """A client that loses its session again and again is to be watched once, not once for each."""
+        if not self._store.succeed(former, heir):
+            # The heir is over already, and said, or was proven, to write no more.
+            self._store.close_session(former, True)
+        self._left.pop(former, None)
+        self._deaths.forget(former)
+        for session, of_it in self._heirs.items():
+            if of_it == former:
+                self._heirs[session] = heir
+
+    def _ended(self, session: int) -> None:
+        self._left.pop(session, None)
+        self._store.close_session(session, True)
 
     def _info(self, known: _Known, held: dict[str, Any]) -> SessionInfo:
         counts = ("read_leases", "write_leases", "pinned_slots", "reserved_slots")
@@ -326,9 +352,9 @@ class Sessions:
                 loop.remove_reader(pidfd)
 
     def _end(self, known: _Known, pidfd: int | None, said: fdpass.Farewell) -> None:
-        self._known.pop(known.session, None)
+        known = self._known.pop(known.session, known)
         ended = pidfd is not None and has_ended(pidfd)
-        self._store.close_session(known.session, said.drained or ended, said.held)
+        watched = self._store.close_session(known.session, said.drained or ended, said.held)
         self._log.info(
             "session closed",
             session=known.session,
@@ -337,8 +363,19 @@ class Sessions:
             held=None if said.held is None else len(said.held),
             process_ended=ended,
         )
-        if said.drained or ended:
-            if pidfd is not None:
-                os.close(pidfd)
-        else:
+        heir = self._heirs.pop(known.session, None)
+        if watched and heir is None:
+            self._left[known.session] = known
             self._deaths.watch(known.session, pidfd)
+            return
+        if pidfd is not None:
+            os.close(pidfd)
+        if watched and heir is not None:
+            self._succeed(known.session, heir)
+
+
+def _same_client(former: _Known | None, now: _Known) -> bool:
+    """Whether a session may be what a client says was its own: of the same process and the same group."""
+    if former is None or now.peer <= 0:
+        return False
+    return (former.peer, former.group) == (now.peer, now.group)

@@ -157,10 +157,14 @@ class PyStore {
   }
 
   // What the session had posted counts; then its leases go back.
-  void CloseSession(SessionId session, bool drained, const std::optional<std::vector<LeaseId>>& held) {
+  bool CloseSession(SessionId session, bool drained, const std::optional<std::vector<LeaseId>>& held) {
     const py::gil_scoped_release release;
     server_->Remove(session);
-    store_->CloseSession(session, drained, held ? &*held : nullptr);
+    return store_->CloseSession(session, drained, held ? &*held : nullptr);
+  }
+
+  bool Succeed(SessionId former, SessionId heir) {
+    return WithoutGil([&] { return store_->Succeed(former, heir); });
   }
 
   uint32_t Lookup(uint32_t ns, const py::object& keys) const {
@@ -357,6 +361,7 @@ void BindStore(py::module_& module) {
       .def("restored_sessions", &PyStore::RestoredSessions)
       .def("close_session", &PyStore::CloseSession, py::arg("session"), py::arg("drained"),
            py::arg("held") = py::none())
+      .def("succeed", &PyStore::Succeed, py::arg("former"), py::arg("heir"))
       .def("lookup", &PyStore::Lookup, py::arg("ns"), py::arg("keys"))
       .def("lookup_tiers", &PyStore::LookupTiers, py::arg("ns"), py::arg("keys"))
       .def("lease", &PyStore::Lease, py::arg("session"), py::arg("ns"), py::arg("keys"))

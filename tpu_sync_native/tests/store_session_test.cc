@@ -49,6 +49,32 @@ TEST(AnUnprovenEndQuarantinesUntilItIsProven) {
   CHECK(f.Hits(50, 2) == 2);
 }
 
+TEST(AnHeirStandsForTheSessionBeforeIt) {
+  StoreFixture f;
+  f.store->OpenSession(2, 1, 200);
+  ReserveTwo(f, 2);
+  CHECK(!f.store->Succeed(1, 2));  // it is open
+  CHECK(f.store->CloseSession(1, /*drained=*/false));
+  CHECK(f.store->CloseSession(2, false));
+  CHECK(f.Stat("quarantined_slots") == 2);
+  f.store->OpenSession(3, 1, 100);
+  f.store->OpenSession(4, 9, 400);
+  CHECK(!f.store->Succeed(1, 4) && !f.store->Succeed(1, 5));  // of another group; of none
+  CHECK(f.store->Succeed(1, 3) && !f.store->Succeed(1, 3));
+  f.CheckSound();
+  f.store->CloseSession(2, true);
+  CHECK(f.Stat("quarantined_slots") == 2);  // the heir's process may be writing
+  CHECK(!f.store->CloseSession(3, true));
+  f.store->CloseSession(4, true);
+  f.CheckNothingHeld();
+}
+
+TEST(WhoCannotBeWritingNeedsNoProof) {
+  StoreFixture f;
+  CHECK(!f.store->CloseSession(1, /*drained=*/false));
+  f.CheckNothingHeld();
+}
+
 TEST(TheOthersOfAGroupMayStillBeWriting) {
   StoreFixture f;
   f.store->OpenSession(2, 1, 200);

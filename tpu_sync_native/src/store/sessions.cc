@@ -61,9 +61,9 @@ void Store::Impl::EndLate(SessionId session, LeaseId lease) {
   EndQuarantines();
 }
 
-void Store::Impl::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {
+bool Store::Impl::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {
   const auto found = sessions.find(session);
-  if (found == sessions.end()) return;
+  if (found == sessions.end()) return false;
   for (auto it = leases.begin(); it != leases.end();) {
     const LeaseRecord& lease = it->second;
     if (lease.session != session) {
@@ -83,15 +83,43 @@ void Store::Impl::CloseSession(SessionId session, bool drained, const std::vecto
     if (held == nullptr || quarantine.session != session) continue;
     if (std::find(held->begin(), held->end(), quarantine.lease) == held->end()) quarantine.writers.clear();
   }
-  if (!drained) {
-    found->second.closed = true;
-    EndQuarantines();
-    return;
-  }
+  found->second.closed = true;
+  const bool kept = !drained && MayBeWriting(session);
+  if (!kept) ForgetSession(session);
+  EndQuarantines();
+  return kept;
+}
+
+// What was leased in its time is in a quarantine by now; what its group is granted later it can be told of.
+bool Store::Impl::MayBeWriting(SessionId session) const {
+  const SessionRecord& record = sessions.at(session);
+  if (!record.mark.maps) return false;
+  if (!WritersOf(record.group, session).empty()) return true;
+  return std::any_of(quarantines.begin(), quarantines.end(), [&](const Quarantine& quarantine) {
+    return std::find(quarantine.writers.begin(), quarantine.writers.end(), session) != quarantine.writers.end();
+  });
+}
+
+void Store::Impl::ForgetSession(SessionId session) {
+  const auto found = sessions.find(session);
   CloseSessionRow(found->second);
   sessions.erase(found);
   for (Quarantine& quarantine : quarantines) std::erase(quarantine.writers, session);
-  EndQuarantines();
+}
+
+bool Store::Impl::Succeed(SessionId former, SessionId heir) {
+  const auto from = sessions.find(former);
+  const auto to = sessions.find(heir);
+  if (from == sessions.end() || to == sessions.end() || former == heir) return false;
+  if (!from->second.closed || from->second.group != to->second.group) return false;
+  for (Quarantine& quarantine : quarantines) {
+    std::vector<SessionId>& writers = quarantine.writers;
+    const bool waits = std::find(writers.begin(), writers.end(), former) != writers.end();
+    const bool waits_already = std::find(writers.begin(), writers.end(), heir) != writers.end();
+    if (waits && !waits_already) writers.push_back(heir);
+  }
+  ForgetSession(former);
+  return true;
 }
 
 void Store::Impl::EndQuarantines() {

@@ -134,9 +134,14 @@ void Store::OpenSession(SessionId session, GroupId group, uint32_t pid, const Pr
   impl_->OpenSession(session, group, pid, mark);
 }
 
-void Store::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {
+bool Store::CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held) {
   std::lock_guard lock(impl_->mutex);
-  impl_->CloseSession(session, drained, held);
+  return impl_->CloseSession(session, drained, held);
+}
+
+bool Store::Succeed(SessionId former, SessionId heir) {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->Succeed(former, heir);
 }
 
 TierHits Store::LookupTiers(uint32_t ns, const KeyBatch& keys) const {

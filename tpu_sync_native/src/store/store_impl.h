@@ -233,7 +233,10 @@ struct Store::Impl {
 
   // ---- sessions.cc ----
   void OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark);
-  void CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held);
+  bool CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held);
+  bool Succeed(SessionId former, SessionId heir);
+  bool MayBeWriting(SessionId session) const;
+  void ForgetSession(SessionId session);
   std::vector<SessionId> WritersOf(GroupId group, std::optional<SessionId> except) const;
   // Abort, or quarantine if there is any writer.
   void EndWrite(LeaseId id, const LeaseRecord& lease, std::vector<SessionId> writers);
