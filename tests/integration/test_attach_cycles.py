@@ -1,4 +1,4 @@
-"""Thousands of engines come and go, in every way: the daemon's memory, descriptors, threads and files stay."""
+"""Thousands of engines come and go, in every way: memory, descriptors, threads and files stay put."""
 
 import os
 import secrets
@@ -143,7 +143,7 @@ def test_thousands_of_attaches_leak_nothing(daemon: Daemon) -> None:
 
 
 def test_a_client_that_loses_its_session_often_is_watched_once(daemon: Daemon) -> None:
-    """It may write for others of its engine: one proof of its end is waited for, however often it was lost."""
+    """It may write for others of its engine: one proof of its end is waited for, not one a loss."""
     pid = daemon.process.pid
     with (
         daemon.client(managed=True, group="engine", name="worker") as worker,

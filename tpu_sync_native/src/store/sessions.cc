@@ -96,7 +96,8 @@ bool Store::Impl::MayBeWriting(SessionId session) const {
   if (!record.mark.maps) return false;
   if (!WritersOf(record.group, session).empty()) return true;
   return std::any_of(quarantines.begin(), quarantines.end(), [&](const Quarantine& quarantine) {
-    return std::find(quarantine.writers.begin(), quarantine.writers.end(), session) != quarantine.writers.end();
+    return std::find(quarantine.writers.begin(), quarantine.writers.end(), session) !=
+           quarantine.writers.end();
   });
 }
 

@@ -167,11 +167,12 @@ class Store {
   // (drained, and no other process in the group) or quarantined; those not in `held`, if it is given, are
   // aborted at once: the process says that it never learned of them. The same with `held` ends such
   // quarantines of a session that was closed before, or restored. Calling again with drained = true ends this
-  // session's part in its group's quarantines. Idempotent. True: it may still be writing, so somebody must see
-  // to its process's end, or say who succeeds it.
+  // session's part in its group's quarantines. Idempotent. True: it may still be writing, so somebody must
+  // see to its process's end, or say who succeeds it.
   bool CloseSession(SessionId session, bool drained, const std::vector<LeaseId>* held = nullptr);
   // `heir` is the next session of the client that had `former`, which is closed: what its end is waited for
-  // waits for the heir's from now on. False, and nothing is done: one of them is not there, or in another group.
+  // waits for the heir's from now on. False, and nothing is done: one of them is not there, or in another
+  // group.
   bool Succeed(SessionId former, SessionId heir);
 
   // ---- the hot calls; served from the ring, and the same over gRPC ----
