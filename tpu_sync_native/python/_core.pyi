@@ -97,13 +97,12 @@ class Store:
         """An earlier daemon's, whose processes may still write until `close_session` says otherwise."""
     def close_session(self, session: int, drained: bool, held: list[int] | None = None) -> bool:
         """What the session had posted by now still counts; then its leases go back. Idempotent.
-
         held: the write leases that its process knows of; the others are aborted. None: it may know them all.
-        True: it may still be writing. Say so again once it has drained or ended, or say who succeeds it.
+        True: it may still be writing, until it has drained or ended, or is succeeded.
         """
-    def succeed(self, former: int, heir: int) -> bool:
-        """The client of `former`, a closed session, goes on as `heir`, of the same group: what waits for the
-        one's end waits for the other's from now on. False: there are no such sessions."""
+    def succeed(
+        self, former: int, heir: int
+    ) -> bool: ...  # what waits for the one's end waits for the heir's
     def lookup(self, ns: int, keys: Keys) -> int: ...  # leading keys that are readable, from any tier
     def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]: ...  # the same, those of them in DRAM
     def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
