@@ -156,6 +156,11 @@ class Config(BaseModel):
         description="host:port of /metrics, /healthz and /readyz, or off. It shows counters only, to whoever "
         "reaches it.",
     )
+    access_group: str = Field(
+        default="",
+        description="A group whose members may attach as well as the daemon's own user; empty: none. For "
+        "engines of another user: each of them reads and writes the whole arena (docs/SECURITY.md).",
+    )
     policy: Literal["lru", "s3fifo"] = Field(
         default="lru",
         description="What is evicted first. s3fifo keeps more when the working set is far above dram.",

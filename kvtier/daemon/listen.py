@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvtier.address import Address, runtime_dir
 from kvtier.errors import AlreadyServing, ConfigError
+from kvtier.io.access import Access
 from kvtier.io.lockfile import HeldElsewhere, LockFile
 from kvtier.io.shm import private_dir
 
@@ -16,12 +17,14 @@ from kvtier.io.shm import private_dir
 class Claim:
     """The right to listen on an address. Holds the lock until `release`; the sockets are then gone."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, group: str = "") -> None:
         """AlreadyServing when another daemon has it, ConfigError when the path cannot be used."""
         self.address = address
+        self.access = Access(group)
         base = address.path or runtime_dir() / f"{address.host}-{address.port}"
         if not base.parent.is_dir() or base.parent == runtime_dir():
             private_dir(base.parent, "address")
+            self.access.open_directory(base.parent)
         self.session_path = base.with_name(base.name + ".session")
         self._lock_path = base.with_name(base.name + ".lock")
         self._noted: dict[Path, tuple[int, int]] = {}
@@ -47,7 +50,10 @@ class Claim:
 
         AlreadyServing when another daemon has come in between.
         """
+        made = not self._lock_path.parent.exists()
         private_dir(self._lock_path.parent, "address")
+        if made:
+            self.access.open_directory(self._lock_path.parent)
         if _identity(self._lock_path) != self._noted[self._lock_path]:
             former, self._lock = self._lock, self._take_lock()
             former.forget()

@@ -131,7 +131,7 @@ class Daemon:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         config = self._config
-        claim = Claim(parse_address(config.address))
+        claim = Claim(parse_address(config.address), config.access_group)
         stack.callback(claim.release)
         self._files = files = ArenaFiles(config.shm_dir)
         stack.callback(arena.leave, config, files)
@@ -163,6 +163,7 @@ class Daemon:
             self._clock,
             boot_id=self._boot_id,
             socket_path=claim.session_path,
+            access=claim.access,
             shared_fds=SharedFds(
                 files.data_fd, files.meta_read_only_fd, doorbell_fd, self._storage.catalog_fd
             ),
@@ -277,7 +278,7 @@ class Daemon:
         await server.start()
         self._servers.append(server)
         if path is not None:
-            bound_path.chmod(0o600)
+            claim.access.open_socket(bound_path)
             bound_path.replace(path)
         for served in ("", name):
             await self._health.set(served, health_pb2.HealthCheckResponse.SERVING)

@@ -28,6 +28,7 @@ from kvtier.daemon.names import shown
 from kvtier.daemon.survivors import Survivors
 from kvtier.errors import Draining, LimitReached, UnknownSession
 from kvtier.io import fdpass
+from kvtier.io.access import Access
 from kvtier.io.native import Store
 from kvtier.io.pidfd import has_ended, peer_pidfd
 from kvtier.io.process import pid_space, start_ticks
@@ -67,12 +68,20 @@ class Sessions:
     """All sessions of one daemon, and the socket that engines attach through."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, boot_id: int, socket_path: Path, shared_fds: SharedFds
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        boot_id: int,
+        socket_path: Path,
+        shared_fds: SharedFds,
+        access: Access | None = None,  # None: this user's engines only
     ) -> None:
         self._store = store
         self._clock = clock
         self._boot_id = boot_id
         self._path = socket_path
+        self._access = access or Access()
         self._shared = shared_fds
         self._log = logs.get("sessions")
         self._pending: OrderedDict[bytes, tuple[_Known, float]] = OrderedDict()
@@ -97,7 +106,7 @@ class Sessions:
         self.listen()
 
     def listen(self) -> None:
-        """On a new session socket (0600), in place of whatever has its name. Open sessions do not notice."""
+        """On a new session socket, in place of whatever has its name. Open sessions do not notice."""
         for task in self._accepting:
             task.cancel()
         if self._listener is not None:
@@ -105,7 +114,7 @@ class Sessions:
             self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(str(self._path))
-        self._path.chmod(0o600)
+        self._access.open_socket(self._path)
         listener.listen(2 * STRANGERS_MAX)
         self._listener = listener
         self._accepting = [self._spawn(self._accept(listener))]
@@ -276,8 +285,8 @@ class Sessions:
 
     async def _admit(self, connection: socket.socket) -> tuple[_Known | None, int]:
         peer = fdpass.peer_of(connection)
-        if peer.uid != os.geteuid():
-            self._refuse(connection, peer, f"uid {peer.uid} may not attach; uid {os.geteuid()} may")
+        if reason := self._access.refusal(connection, peer):
+            self._refuse(connection, peer, reason)
             return None, 0
         try:
             async with asyncio.timeout(TOKEN_WAIT_S):
