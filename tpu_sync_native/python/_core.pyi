@@ -100,9 +100,7 @@ class Store:
         held: the write leases that its process knows of; the others are aborted. None: it may know them all.
         True: it may still be writing, until it has drained or ended, or is succeeded.
         """
-    def succeed(
-        self, former: int, heir: int
-    ) -> bool: ...  # what waits for the one's end waits for the heir's
+    def succeed(self, former: int, heir: int) -> bool: ...  # whose end is waited for in its stead
     def lookup(self, ns: int, keys: Keys) -> int: ...  # leading keys that are readable, from any tier
     def lookup_tiers(self, ns: int, keys: Keys) -> tuple[int, int]: ...  # the same, those of them in DRAM
     def lease(self, session: int, ns: int, keys: Keys) -> ReadGrant: ...
