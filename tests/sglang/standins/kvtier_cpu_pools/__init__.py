@@ -62,11 +62,13 @@ def store_mla(pool: Any, _device_pool: Any, host: Any, device: Any, _io: str):
         pages_of(pool, pool.kv_buffer, layer)[at(pool, host)] = pool.device_kv_buffers[layer][device]
 
 
-def copy_state(src: Any, dst: Any, src_indices: Any, dst_indices: Any, _io: str) -> None:
+def copy_state(src: Any, dst: Any, src_indices: Any, dst_indices: Any, *_: Any, **__: Any) -> None:
     dst[dst_indices] = src[src_indices]
 
 
-def load_state(src: Any, dst: Any, src_indices: Any, dst_indices: Any, layer_id: int, *_more: Any) -> None:
+def load_state(
+    src: Any, dst: Any, src_indices: Any, dst_indices: Any, layer_id: int, *_: Any, **__: Any
+) -> None:
     dst[dst_indices] = src[src_indices, layer_id, 0]
 
 

@@ -1,0 +1,23 @@
+"""SGLang: HiCache's storage in kvtier.
+
+    --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
+    '{"backend_name":"kvtier","module_path":"kvtier_connectors.sglang_hicache","class_name":"KvtierHiCache",
+      "interface_v1":1}'
+
+The class loads when SGLang asks for it: importing this package needs no SGLang.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvtier_connectors.sglang_hicache.backend import KvtierHiCache
+
+__all__ = ["KvtierHiCache"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "KvtierHiCache":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvtier_connectors.sglang_hicache.backend import KvtierHiCache
+
+    return KvtierHiCache
