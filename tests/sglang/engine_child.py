@@ -34,7 +34,7 @@ class SGLangChild:
         return {"start_s": time.monotonic() - began_s}
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
-        """Greedy, one prompt after another: tokens, how likely they were, and what of the prompt was cached."""
+        """Greedy, one prompt after another: tokens, how likely they were, what of the prompt was cached."""
         sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
         answers: dict[str, list[Any]] = {"tokens": [], "logprobs": [], "cached": [], "from_storage": []}
         for prompt in prompts:
