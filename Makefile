@@ -14,6 +14,7 @@ help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
 	@echo "make demo-replay  a real agent trace at full length through two client processes, every byte verified"
 	@echo "make test         all tests: unit, property, native under sanitizers, real engines"
+	@echo "make test-sglang  SGLang's own pools and engine on kvtier"
 	@echo "make asan, tsan   the native tests under one sanitizer    make fuzz SECONDS=60"
 	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
 	@echo "make bench        every named benchmark, with its reference measured in the same run"
