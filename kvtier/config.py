@@ -108,7 +108,8 @@ def _dead_after(seconds: float, info: ValidationInfo) -> float:
 
 
 def _floors(floors: dict[str, int], info: ValidationInfo) -> dict[str, int]:
-    check_floors(floors, info.data.get("dram", 0))
+    if "dram" in info.data:  # else that one is wrong, and is said
+        check_floors(floors, info.data["dram"])
     return floors
 
 

@@ -22,11 +22,9 @@ class Claim:
         self.address = address
         self.access = Access(group)
         base = address.path or runtime_dir() / f"{address.host}-{address.port}"
-        if not base.parent.is_dir() or base.parent == runtime_dir():
-            private_dir(base.parent, "address")
-            self.access.open_directory(base.parent)
         self.session_path = base.with_name(base.name + ".session")
         self._lock_path = base.with_name(base.name + ".lock")
+        self._make_directory()
         self._noted: dict[Path, tuple[int, int]] = {}
         self._paths = [self.session_path, *([address.path] if address.path else [])]
         self._lock = self._take_lock()
@@ -50,13 +48,19 @@ class Claim:
 
         AlreadyServing when another daemon has come in between.
         """
-        made = not self._lock_path.parent.exists()
-        private_dir(self._lock_path.parent, "address")
-        if made:
-            self.access.open_directory(self._lock_path.parent)
+        self._make_directory()
         if _identity(self._lock_path) != self._noted[self._lock_path]:
             former, self._lock = self._lock, self._take_lock()
             former.forget()
+            # At once: what fails behind it is tried again, and this one must not be taken for another's then.
+            self._noted[self._lock_path] = _identity(self._lock_path)
+
+    def _make_directory(self) -> None:
+        """One that others share, such as /tmp, is taken as it is."""
+        directory = self._lock_path.parent
+        if not directory.is_dir() or directory == runtime_dir():
+            private_dir(directory, "address")
+            self.access.open_directory(directory)
 
     def _take_lock(self) -> LockFile:
         try:
@@ -71,9 +75,10 @@ class Claim:
             ) from None
 
     def release(self) -> None:
-        """Remove the sockets and let go of the lock. Idempotent."""
-        for path in self._paths:
-            path.unlink(missing_ok=True)
+        """Remove the sockets, unless another daemon has the address by now; let go of the lock. Idempotent."""
+        if not self._lock.taken_over():
+            for path in self._paths:
+                path.unlink(missing_ok=True)
         self._lock.release()
 
 

@@ -12,6 +12,7 @@ Everything runs on the daemon's event loop; no method blocks it.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
@@ -91,6 +92,7 @@ class Sessions:
         self._strangers = 0
         self._draining = False
         self._listener: socket.socket | None = None
+        self._bound: os.stat_result  # of the listener's name
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: list[asyncio.Task[None]] = []  # at most one
         self._deaths = Deaths(self._ended)
@@ -116,7 +118,7 @@ class Sessions:
         listener.bind(str(self._path))
         self._access.open_socket(self._path)
         listener.listen(2 * STRANGERS_MAX)
-        self._listener = listener
+        self._listener, self._bound = listener, os.stat(self._path)
         self._accepting = [self._spawn(self._accept(listener))]
 
     def refuse_new(self) -> None:
@@ -131,7 +133,9 @@ class Sessions:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self._path), self._bound):  # else it is another daemon's
+                    self._path.unlink()
         self._deaths.close()
 
     # ---- what the service asks for ----

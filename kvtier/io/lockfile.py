@@ -40,9 +40,14 @@ class LockFile:
         """Remove the file and let go. Idempotent."""
         if self._fd is None:
             return
-        self._path.unlink(missing_ok=True)
+        if not self.taken_over():
+            self._path.unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = None
+
+    def taken_over(self) -> bool:
+        """The file was removed, and another holder's has its name now."""
+        return os.path.lexists(self._path) and (self._fd is None or not _same_file(self._fd, self._path))
 
     def forget(self) -> None:
         """Let go of a lock whose file was removed; what has its name now is another's. Idempotent."""

@@ -64,6 +64,34 @@ def test_one_name_alone(daemon: Daemon) -> None:
     assert "is served by another kvtier daemon" in refused.stderr
 
 
+def test_a_directory_that_others_share(daemon: Daemon) -> None:
+    daemon.directory.chmod(0o1777)
+    with daemon.client() as client:
+        store(client.namespace(PRINT, CHUNK), keys_of("a", 3))
+    for path in daemon.directory.glob("kvtier.sock*"):
+        path.unlink()
+    until(lambda: attaches(daemon), "the daemon listens anew")
+    assert "cannot be made anew" not in daemon.log()
+
+
+def test_an_address_that_another_daemon_has_taken_stays_with_it_when_this_one_ends(daemon: Daemon) -> None:
+    with running_daemon("4MiB") as other:
+        other.command = [daemon.address if part == other.address else part for part in other.command]
+        assert other.stop() == 0
+        daemon.signal(signal.SIGSTOP)  # it must not see the names go before the other one has them
+        for path in daemon.directory.glob("kvtier.sock*"):
+            path.unlink()
+        other.address = daemon.address
+        other.start()
+        names = {path.name: path.stat().st_ino for path in daemon.directory.glob("kvtier.sock*")}
+        daemon.signal(signal.SIGCONT)
+        assert daemon.stop() == 0
+        assert {path.name: path.stat().st_ino for path in daemon.directory.glob("kvtier.sock*")} == names
+        assert len(names) == 3
+        assert "the sockets had been removed" not in other.log()
+        assert other.stop() == 0
+
+
 def test_an_address_that_another_daemon_has_taken_is_left_to_it(daemon: Daemon) -> None:
     with daemon.client() as client:
         store(client.namespace(PRINT, CHUNK), keys_of("a", 3))

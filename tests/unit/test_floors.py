@@ -26,6 +26,7 @@ def test_text_and_table_say_the_same(tmp_path):
         ({"floors": "a=1GiB,a=2GiB"}, ["names 'a' twice"]),
         ({"floors": "a=much"}, ["for 'a' 'much'", "64GiB"]),
         ({"floors": "a=1GiB,b=1GiB", "dram": "1GiB"}, ["2 GiB together", "exceeds dram, 1 GiB"]),
+        ({"floors": "a=1GiB", "dram": "much"}, ["dram = 'much'"]),
         ({"floor_idle": "never"}, ["floor_idle = 'never'", "duration"]),
         ({"floor": "2GiB", "dram": "1GiB"}, ["floor = '2GiB'", "exceeds dram, which is 1 GiB"]),
     ],

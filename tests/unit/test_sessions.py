@@ -75,6 +75,19 @@ async def closed(store):
     return [call for call in store.calls if call[0] == "close"]
 
 
+def test_a_socket_that_another_daemon_has_bound_meanwhile_stays(tmp_path):
+    async def main():
+        with socket.socket(socket.AF_UNIX) as other:
+            async with running(tmp_path) as (held, _, _):
+                held._path.unlink()
+                other.bind(str(held._path))
+                await held.stop()
+                assert held._path.is_socket()
+                held._path.unlink()
+
+    asyncio.run(main())
+
+
 def test_a_token_lives_ten_seconds(tmp_path):
     async def main():
         async with running(tmp_path) as (held, store, clock):
