@@ -75,7 +75,7 @@ class Claim:
             ) from None
 
     def release(self) -> None:
-        """Remove the sockets, unless another daemon has the address by now; let go of the lock. Idempotent."""
+        """Remove the sockets, unless another daemon has the address now; let go of the lock. Idempotent."""
         if not self._lock.taken_over():
             for path in self._paths:
                 path.unlink(missing_ok=True)

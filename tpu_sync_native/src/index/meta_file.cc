@@ -76,7 +76,10 @@ std::string WhyNamespacesNotKept(int fd, const MetaGeometry& geometry) {
     std::memcpy(&chunk_bytes, record + offsetof(NamespaceRecord, chunk_bytes), sizeof(chunk_bytes));
     if (epoch == 0) break;
     const std::string name = "namespace " + std::to_string(i);
+    uint32_t clearing_to = 0;
+    std::memcpy(&clearing_to, record + offsetof(NamespaceRecord, clearing_to), sizeof(clearing_to));
     if (epoch > kEpochMax) return name + ": epoch " + Beyond(epoch, kEpochMax);
+    if (clearing_to > kEpochMax) return name + ": clearing_to " + Beyond(clearing_to, kEpochMax);
     if (chunk_bytes == 0 || chunk_bytes > geometry.slab_bytes) {
       return name + ": chunk_bytes is " + std::to_string(chunk_bytes) + ", outside 1 to " +
              std::to_string(geometry.slab_bytes);
