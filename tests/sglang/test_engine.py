@@ -13,7 +13,7 @@ WHOLE_PAGES = 400 // PAGE_TOKENS * PAGE_TOKENS - PAGE_TOKENS  # the last token i
 Start = Callable[..., Engine]
 
 
-@pytest.mark.parametrize("kind", ["dense", "mla"])
+@pytest.mark.parametrize("kind", ["dense"])
 def test_a_new_process_finds_what_the_last_one_computed(
     host: Host, start: Start, references: References, model_of: Callable[[str], Path], kind: str
 ) -> None:
