@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kvtier.clock import Clock, MonotonicClock
 from kvtier.daemon.floors import FloorKeeper
 from kvtier.daemon.names import shown
 from kvtier.daemon.storage import StorageTier
@@ -30,6 +31,7 @@ class _Entry:
     chunk_bytes: int
     fingerprint_json: str
     label: str
+    opened_s: float = 0.0
     told: int = 0
     """With which epoch it went on; see `StorageTier.open_namespace`."""
     cleared: bool = False
@@ -46,8 +48,10 @@ class Namespaces:
         id_of: Callable[[str], bytes] = namespace_id,
         storage: StorageTier | None = None,
         floors: FloorKeeper | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
+        self._clock = clock or MonotonicClock()
         self._storage = storage
         self._floors = floors
         self._boot_id = boot_id
@@ -80,7 +84,9 @@ class Namespaces:
             index = self._store.open_namespace(id, chunk_bytes)
             outlived = self._unopened.pop(id, None) is not None
             told, cleared = self._go_on(index, outlived, epoch_below)
-            entry = _Entry(index, chunk_bytes, fingerprint_json, shown(label), told, cleared)
+            entry = _Entry(
+                index, chunk_bytes, fingerprint_json, shown(label), self._clock.now_s(), told, cleared
+            )
             self._entries[id] = entry
             if self._floors is not None:
                 self._floors.open(id, index, entry.label)
@@ -104,8 +110,14 @@ class Namespaces:
         outlived: chunks of it may lie in the arena, of the epoch that stands there.
         """
         in_arena = self._store.epoch_below(index) if outlived else 0
-        if remembered or self._storage is None or not self._storage.on:
+        if self._storage is None or not self._storage.on:
             return in_arena or remembered, False
+        if remembered:
+            if not outlived or in_arena:
+                return in_arena or remembered, False
+            # Of no epoch that is known: an engine with other weights may have stored what there is.
+            self._store.clear_namespace(index)
+            return UNCONFIRMED_CLEAR, True
         # An engine that has just started is of the root's highest epoch; what lies here need not be.
         if in_arena & UNCONFIRMED_CLEAR:  # of an epoch that was never made
             self._store.clear_namespace(index)
@@ -116,10 +128,13 @@ class Namespaces:
 
     async def settle(self, id: bytes) -> None:
         """Until the root has said whether chunks of an earlier daemon may be served, for a moment at most:
-        whoever opens a namespace finds them at once. Where it takes longer they come later.
+        whoever opens a namespace finds them at once. Where it takes longer they come later. Nobody waits when
+        that moment, from its first opening on, is over.
         """
-        if self._storage is not None and self._storage.on:
-            await asyncio.to_thread(self._store.await_settled, self._entries[id].index, SETTLE_S)
+        entry = self._entries[id]
+        wait_s = entry.opened_s + SETTLE_S - self._clock.now_s()
+        if self._storage is not None and self._storage.on and wait_s > 0:
+            await asyncio.to_thread(self._store.await_settled, entry.index, wait_s)
 
     def contradicts(self, id: bytes, epoch_below: int) -> bool:
         """The caller remembers another epoch than the one it has on storage, because somebody opened it first

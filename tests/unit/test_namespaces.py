@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from kvtier.client.namespace import Namespace
+from kvtier.clock import ManualClock
 from kvtier.daemon import namespaces
 from kvtier.daemon.namespaces import Namespaces
 from kvtier.errors import FingerprintMismatch, LimitReached, NamespaceMismatch
@@ -17,6 +18,7 @@ class Counting:
         self.opened = list(earlier)
         self.epoch = 0
         self.withheld = []
+        self.waits_s = []
         self.cleared = []
 
     def epoch_below(self, index):
@@ -28,6 +30,10 @@ class Counting:
 
     def withhold_namespace(self, index):
         self.withheld.append(index)
+
+    def await_settled(self, index, wait_s):
+        self.waits_s.append(wait_s)
+        return False
 
     def open_namespace(self, id, chunk_bytes):
         if (id, chunk_bytes) not in self.opened:
@@ -108,7 +114,7 @@ def test_what_an_earlier_daemon_left_is_known_by_its_id_alone():
 EARLIER = [(namespace_id(text("a")), 4096)]
 
 
-@pytest.mark.parametrize(("left", "remembered", "told"), [(3, 3, 3), (3, 2, 3), (0, 2, 2)])
+@pytest.mark.parametrize(("left", "remembered", "told"), [(3, 3, 3), (3, 2, 3)])
 def test_an_arena_that_outlives_its_daemon_goes_on_in_its_epoch(left, remembered, told):
     store, below = Counting(EARLIER), Below()
     store.epoch = left
@@ -128,6 +134,28 @@ def test_an_engine_that_remembers_nothing_is_of_the_highest_epoch_and_the_arena_
     assert (below.told, store.withheld, store.cleared) == (0, [0], [])
     known.open(text("b"), 4096)  # a new one, of which nothing is in the arena
     assert (below.told, store.withheld, store.cleared) == (0, [0], [])
+
+
+def test_what_is_of_no_known_epoch_is_not_for_an_engine_that_remembers_one():
+    """An engine that started anew stored it while the root hung; this one did not see that daemon."""
+    store, below = Counting(EARLIER), Below()
+    known = Namespaces(store, boot_id=3, storage=below)
+    id = known.open(text("a"), 4096, epoch_below=2).id
+    assert (below.told, store.withheld, store.cleared) == (UNCONFIRMED_CLEAR, [], [0])
+    assert not known.contradicts(id, 2)
+
+
+def test_nobody_waits_long_for_a_root_that_does_not_answer():
+    store, clock = Counting(EARLIER), ManualClock()
+    known = Namespaces(store, boot_id=2, storage=Below(), clock=clock)
+    id = known.open(text("a"), 4096).id
+    asyncio.run(known.settle(id))
+    clock.advance(0.75 * namespaces.SETTLE_S)
+    known.open(text("a"), 4096)
+    asyncio.run(known.settle(id))
+    clock.advance(namespaces.SETTLE_S)
+    asyncio.run(known.settle(id))
+    assert store.waits_s == [namespaces.SETTLE_S, pytest.approx(0.25 * namespaces.SETTLE_S)]
 
 
 def test_what_an_unconfirmed_clear_left_is_not_for_an_engine_that_remembers_nothing():

@@ -338,6 +338,9 @@ TEST(OtherGeometryIsNamed) {
   ns->chunk_bytes = shape.slab_bytes + 1;
   CHECK(names(why(bytes, shape.slab_bytes, options), "namespace 0: chunk_bytes is 65537"));
   ns->chunk_bytes = 4096;
+  ns->clearing_to = UINT32_MAX;  // finished, that clear would leave no epoch for the next one
+  CHECK(names(why(bytes, shape.slab_bytes, options), "namespace 0: clearing_to is 4294967295, beyond"));
+  ns->clearing_to = 0;
   ResizeFile(f.meta_file.fd(), 5000, "meta");
   CHECK(names(why(bytes, shape.slab_bytes, options), "the metadata's size is 5000"));
   ResizeFile(f.meta_file.fd(), 100, "meta");
