@@ -27,9 +27,11 @@ def test_removed_sockets_come_back_and_nobody_who_is_attached_notices(daemon: Da
         tool = control.open_session("tool")  # a stream that came in by the socket that goes
         assert store(ns, keys_of("a", 3)) == 3
         for _ in range(3):
+            daemon.signal(signal.SIGSTOP)  # it must not listen anew before that was seen
             for path in daemon.directory.glob("kvtier.sock*"):
                 path.unlink()
             assert not attaches(daemon)
+            daemon.signal(signal.SIGCONT)
             until(lambda: attaches(daemon), "the daemon listens anew")
             assert load(ns, keys_of("a", 3)) == 3
         for path in daemon.directory.glob("kvtier.sock*"):
