@@ -8,13 +8,14 @@ PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device asan tsan fuzz lint format bench reliability clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device model-check asan tsan fuzz lint format bench reliability clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
 	@echo "make demo-replay  a real agent trace at full length through two client processes, every byte verified"
 	@echo "make test         all tests: unit, property, native under sanitizers, real engines"
 	@echo "make test-sglang  SGLang's own pools and engine on kvtier"
+	@echo "make model-check  the shared-memory protocol, searched whole by Spin, and each rule taken out of it"
 	@echo "make asan, tsan   the native tests under one sanitizer    make fuzz SECONDS=60"
 	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
 	@echo "make bench        every named benchmark, with its reference measured in the same run"
@@ -74,10 +75,16 @@ demo-replay: setup
 test: test-unit test-native test-engine test-device
 
 test-unit: setup $(TEST_PLUGIN)
+	sh requirements/install-spin.sh
 	$(PY) -m pytest tests --ignore=tests/engine --ignore=tests/device --ignore=tests/sglang
 
 test-native:
 	sh tpu_sync_native/tests/run.sh
+
+# The models of the shared-memory protocol: docs/SHARED_MEMORY.md.
+model-check: setup
+	sh requirements/install-spin.sh
+	$(PY) -m pytest tests/protocol
 
 # One of its two halves: AddressSanitizer, UndefinedBehaviorSanitizer and leaks; or ThreadSanitizer.
 asan tsan:
