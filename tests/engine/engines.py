@@ -6,6 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from harness import PATIENT_MS
+
 from kvtier.demo.engine_process import CONNECTOR, EngineProcess
 from kvtier.demo.models import FIRST_TOKEN, VOCABULARY, make_model
 
@@ -45,6 +47,14 @@ def tokens(length: int, seed: int) -> list[int]:
     return [draw.randrange(FIRST_TOKEN, VOCABULARY) for _ in range(length)]
 
 
+def patient(extra_config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a user writes, and a deadline that a busy machine meets: a session lost to it costs hits.
+
+    The bound itself is measured by tests and benchmarks of clients.
+    """
+    return CONNECTOR | {"kv_connector_extra_config": {"deadline_ms": PATIENT_MS, **(extra_config or {})}}
+
+
 class Engine(EngineProcess):
     """A vLLM engine in one process (scheduler and worker together) unless tensor-parallel."""
 
@@ -74,8 +84,8 @@ class Engine(EngineProcess):
             environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(environment or {})},
             program=[str(Path(__file__).with_name("engine_child.py"))],
         )
-        if connector is None and address is not None and extra_config:
-            connector = {**CONNECTOR, "kv_connector_extra_config": extra_config}
+        if connector is None and address is not None:
+            connector = patient(extra_config)
         self.start(model.path, options, connector)
         if wait:
             self.started()

@@ -10,10 +10,10 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-from engines import BYTES_PER_TOKEN, tokens
+from engines import BYTES_PER_TOKEN, patient, tokens
 from harness import until
 
-from kvtier.demo.engine_process import CONNECTOR, ENVIRONMENT
+from kvtier.demo.engine_process import ENVIRONMENT
 
 PROMPT_TOKENS = 4100
 WHOLE_CHUNKS_TOKENS = 4096
@@ -81,7 +81,7 @@ def _server(model, host, log):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     vllm = Path(sys.executable).with_name("vllm")
-    command = [str(vllm), "serve", str(model.path), "--kv-transfer-config", json.dumps(CONNECTOR)]
+    command = [str(vllm), "serve", str(model.path), "--kv-transfer-config", json.dumps(patient())]
     command += [
         "--served-model-name",
         "tiny",
