@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -192,6 +193,33 @@ TEST(TheFenceIsTheReadyEvent) {
   CHECK(Plugin().Ask("unready") == 0);
 }
 
+// Who takes a hold is about to launch a step, and never waits for the one before.
+TEST(AFenceThatCannotBeAskedIsNoHold) {
+  {
+    World world;
+    for (const int64_t nth : {1, 2}) {
+      Plugin().Set("ready_gate", 1);
+      Plugin().Set("fail:PJRT_Event_OnReady", nth);
+      std::atomic<bool> returned{false};
+      std::shared_ptr<CopyHold> hold;
+      std::thread taking([&] {
+        hold = world.backend->Hold(world.buffers);
+        returned = true;
+      });
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (!returned && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      const bool waited = !returned;
+      Plugin().Set("ready_gate", 0);
+      taking.join();
+      CHECK(!waited && hold == nullptr);
+      CHECK(Has(world.backend->last_error(), "PJRT_Event_OnReady: refused on purpose"));
+      CHECK(Plugin().Ask("aliases") == 0);
+      CHECK(world.backend->Hold(world.buffers) != nullptr);
+    }
+  }
+  NothingIsLeft();
+}
+
 TEST(AHoldMayGoBeforeItIsReady) {
   World world;
   Plugin().Set("ready_gate", 1);
@@ -269,12 +297,10 @@ TEST(AnyCallMayFail) {
     }
     Plugin().Set("fail:PJRT_RawBuffer_CopyRawHostToDevice", 1);
     CHECK(!world.backend->Copy(CopyDirection::kLoad, world.Whole(), hold.get()));
-    // Neither a callback nor waiting: then nobody knows whether the buffers were written.
+    // Neither a callback nor waiting: then nobody knows whether the bytes have landed.
     Plugin().Set("fail:PJRT_Event_OnReady", 1);
     Plugin().Set("fail:PJRT_Event_Await", 1);
-    const std::shared_ptr<CopyHold> unknown = world.backend->Hold(world.buffers);
-    CHECK(unknown->Ready());
-    CHECK(!world.StoreAll(unknown.get()));
+    CHECK(!world.StoreAll(hold.get()));
     CHECK(Has(world.backend->last_error(), "PJRT_Event_Await: refused on purpose"));
     Plugin().Set("fail:PJRT_RawBuffer_Destroy", 1);  // the last chance is past; only the error must not stay
   }

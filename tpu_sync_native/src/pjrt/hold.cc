@@ -44,14 +44,16 @@ std::shared_ptr<Hold> Hold::Take(const std::shared_ptr<const Library>& library,
     ready.buffer = buffer;
     if (error->empty()) *error = library->Try(&ready);
     if (error->empty() && ready.event == nullptr) *error = "it has no ready event";
+    if (error->empty()) {
+      hold->fence_->Add();
+      *error = OnReadyOrRefused(library, ready.event,
+                                [fence = hold->fence_](const std::string& failed) { fence->Came(failed); });
+    }
     if (!error->empty()) {
       *error = "buffer " + std::to_string(i) + ": " + *error;
       return nullptr;
     }
     hold->aliases_.push_back(std::move(alias));
-    hold->fence_->Add();
-    pjrt::OnReady(library, ready.event,
-                  [fence = hold->fence_](const std::string& failed) { fence->Came(failed); });
   }
   hold->fence_->Came({});
   return hold;
