@@ -14,7 +14,7 @@ HURT_S = 0.5  # from the loop's begin
 STOPPED_S = 12.0
 HIT_S = 15.0
 SETTLE_S = 20.0
-FLIP_EVERY = 128 << 10
+FLIP_EVERY = 2 * CHUNK_BYTES
 
 Row = dict[str, str]
 
@@ -134,14 +134,15 @@ def _loaded(server: Server) -> Seen:
 
 
 def _flip(server: Server) -> int:
-    """One bit in every 128 KiB: twice in a chunk."""
-    flips = 0
+    """One bit in every 512 KiB of the files, as if they were one: in about every second chunk."""
+    flips, past = 0, 0
     for path in server.disk_files():
         data = bytearray(path.read_bytes())
-        for start in range(0, len(data), FLIP_EVERY):
-            at = random.randrange(start, min(start + FLIP_EVERY, len(data)))
+        for start in range(-past % FLIP_EVERY, len(data), FLIP_EVERY):
+            at = random.randrange(start, min(start + CHUNK_BYTES, len(data)))
             data[at] ^= 1 << random.randrange(8)
             flips += 1
+        past += len(data)
         path.write_bytes(data)
     return flips
 
