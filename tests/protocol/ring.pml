@@ -2,8 +2,8 @@
 // (SendLocked and SleepUntil in src/client/ring_client.cc, LookLocked and Sleep in src/ring/ring_server.cc)
 //
 // Nobody's sleep ends by time here, so a lost wake-up is a client that waits for ever: an invalid end state. A
-// sleeper of a futex sleeps only if the word still holds what it read. BROKEN_RUNG is the order that the code has
-// today: docs/SHARED_MEMORY.md says what it costs.
+// sleeper of a futex sleeps only if the word still holds what it read. BROKEN_RUNG is the order that the code
+// once had: docs/SHARED_MEMORY.md says what it cost.
 //
 // broken: BROKEN_SECOND_LOOK BROKEN_RUNG BROKEN_STORE_ORDER BROKEN_CLIENT_LOOK
 #define CALLS 2

@@ -251,11 +251,13 @@ void RingServer::Sleep(uint64_t now_ns) {
   uint32_t rung = 0;
   {
     const std::lock_guard lock(mutex_);
+    // Before the announcement: a client that was late to ring for an earlier request says kAwake, then rings.
+    // Rung after this load, it keeps this thread from sleeping; rung before, what it said is overwritten.
+    rung = doorbell_.word().load(std::memory_order_seq_cst);
     announced_ = true;
     for (auto& served : rings_) {
       served->ring.header().server_rest.store(nap ? kNapping : kSleeping, std::memory_order_seq_cst);
     }
-    rung = doorbell_.word().load(std::memory_order_seq_cst);
     for (auto& served : rings_) {
       if (served->ring.header().request_tail.load(std::memory_order_seq_cst) != served->head) return;
     }
