@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engines import BYTES_PER_TOKEN, patient, tokens
@@ -106,6 +106,6 @@ def _server(model, host, log):
         process.send_signal(signal.SIGTERM)
         process.wait(60)
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(10)
+        with suppress(ProcessLookupError):  # with its engine, which may outlive it
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
