@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from kvtier import logs
-from kvtier.address import parse_address, parse_host_port
+from kvtier.address import Address, parse_address, parse_host_port
 from kvtier.clock import Clock, MonotonicClock
 from kvtier.config import Config
 from kvtier.daemon import arena, service
@@ -266,7 +266,7 @@ class Daemon:
         path, target = claim.address.path, claim.address.grpc_target
         if path is not None:
             bound_path = path.with_name(f"{path.name}.{len(self._servers)}")
-            target = f"unix:{bound_path}"
+            target = Address(path=bound_path).grpc_target
         try:
             bound = server.add_insecure_port(target)
         except RuntimeError as error:
