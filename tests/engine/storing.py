@@ -27,6 +27,7 @@ def on_storage(host: Host) -> None:
 def restart_empty(host: Host, chunks: int, *engines: Engine, workers: int = 1) -> None:
     """Stop and start it: its DRAM is empty then, and the engines attach by themselves."""
     assert host.stop() == 0
+    os.sync()  # reads behind a build that is still written back may be over their deadline
     host.start(fresh=True)
 
     def ready() -> bool:

@@ -84,8 +84,9 @@ def test_what_one_or_both_workers_lose_both_compute(start, dense, references, tw
             assert engine.call("metrics")["kvtier_failed_loads"] == 1
             assert 0 < engine.loaded_bytes() - loaded < WHOLE_CHUNKS_BYTES
             assert host.counters()["storage_failed_corrupt"] == 1
+            whole = others + WHOLE_CHUNKS
+            host.wait_for(lambda: host.chunks() == whole, "the one computed instead is stored", engine)
             host.settle(engine)
-            assert host.chunks() == others + WHOLE_CHUNKS  # the one computed instead is stored
 
             # Each another one: what is good is what lies before both.
             engine.forget()
