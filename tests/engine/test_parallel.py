@@ -82,7 +82,7 @@ def test_what_one_or_both_workers_lose_both_compute(start, dense, references, tw
             loaded = engine.loaded_bytes()
             assert engine.generate([prompt]) == expected
             if host.counters()["storage_failed_deadline"]:  # right tokens, but not by the way this is about
-                pytest.skip("two bound workers left the daemon no core for 10 s: reads were over their deadline")
+                pytest.skip("two bound workers left the daemon no core: reads were over their deadline")
             assert engine.call("metrics")["kvtier_failed_loads"] == 1
             assert 0 < engine.loaded_bytes() - loaded < WHOLE_CHUNKS_BYTES
             assert host.counters()["storage_failed_corrupt"] == 1
