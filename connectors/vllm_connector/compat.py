@@ -1,12 +1,11 @@
 """Does the installed vLLM fit? Checked once, when the connector's module is imported.
 
-The adapter overrides and calls parts of vLLM that are not a published interface. Each is listed here with the
-parameters that we rely on; a vLLM that differs is refused with one message instead of failing in the middle.
+The adapter overrides and calls parts of vLLM that are not a published interface, with these parameters.
 """
 
-import importlib
-import inspect
 from collections.abc import Mapping, Sequence
+
+from kvtier_connectors.common.signatures import problems_with
 
 VERSION_FIRST = (0, 29)
 VERSION_LAST = (0, 33)
@@ -14,7 +13,6 @@ VERSION_LAST = (0, 33)
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _OFFLOAD = "vllm.v1.kv_offload.base"
 
-# module:Class.method -> its parameters without self, in order. Further ones with a default are fine.
 SIGNATURES: Mapping[str, Sequence[str]] = {
     f"{_V1}.offloading_connector:OffloadingConnector.__init__": ("vllm_config", "role", "kv_cache_config"),
     f"{_V1}.offloading_connector:OffloadingConnector.handle_preemptions": ("kv_connector_metadata",),
@@ -94,52 +92,9 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
 
 def check_installed(version: str) -> None:
     """ImportError naming everything that does not fit, when the installed vLLM is not one we can serve."""
-    problems = misfits(SIGNATURES)
-    if not in_range(version):
-        low, high = (".".join(map(str, v)) for v in (VERSION_FIRST, VERSION_LAST))
-        problems.insert(0, f"its version is outside {low} to {high}")
+    problems = problems_with(version, SIGNATURES, VERSION_FIRST, VERSION_LAST)
     if problems:
         raise ImportError(
             f"KVTierConnector does not fit vLLM {version}: " + "; ".join(problems) + ". Nothing is cached; "
             "remove kv_connector KVTierConnector or install a kvtier and a vLLM that fit."
         )
-
-
-def in_range(version: str) -> bool:
-    """Whether a version string lies in the target range; one that cannot be read does not."""
-    try:
-        release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    except ValueError:
-        return False
-    return VERSION_FIRST <= release <= VERSION_LAST
-
-
-def misfits(signatures: Mapping[str, Sequence[str]]) -> list[str]:
-    """What is missing or has other parameters, in words."""
-    problems = []
-    for where, wanted in signatures.items():
-        module, _, path = where.partition(":")
-        try:
-            target: object = importlib.import_module(module)
-            for name in path.split("."):
-                target = getattr(target, name)
-        except (ImportError, AttributeError):
-            problems.append(f"{path} is missing")
-            continue
-        problem = _difference(target, wanted)
-        if problem:
-            problems.append(f"{path} {problem}")
-    return problems
-
-
-def _difference(target: object, wanted: Sequence[str]) -> str | None:
-    parameters = list(inspect.signature(target).parameters.values())  # type: ignore[arg-type]
-    if parameters and parameters[0].name in ("self", "cls"):
-        parameters = parameters[1:]
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    have, rest = [p.name for p in named[: len(wanted)]], named[len(wanted) :]
-    if have != list(wanted):
-        return f"takes ({', '.join(p.name for p in named)}), not ({', '.join(wanted)})"
-    if required := [p.name for p in rest if p.default is p.empty]:
-        return f"requires also ({', '.join(required)})"
-    return None

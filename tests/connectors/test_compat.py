@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from kvtier_connectors.common.signatures import in_range, misfits
 from kvtier_connectors.vllm_connector import compat
 
 
@@ -34,7 +35,7 @@ def installed(monkeypatch):
 
 @pytest.mark.parametrize("method", ["fits", "grown", "of_class"])
 def test_fitting(installed, method):
-    assert compat.misfits({f"stand_in_engine:Connector.{method}": ("request", "tokens")}) == []
+    assert misfits({f"stand_in_engine:Connector.{method}": ("request", "tokens")}) == []
 
 
 @pytest.mark.parametrize(
@@ -46,12 +47,12 @@ def test_fitting(installed, method):
     ],
 )
 def test_not_fitting(installed, method, complaint):
-    (problem,) = compat.misfits({f"stand_in_engine:Connector.{method}": ("request", "tokens")})
+    (problem,) = misfits({f"stand_in_engine:Connector.{method}": ("request", "tokens")})
     assert problem == f"Connector.{method} {complaint}"
 
 
 def test_a_missing_module_is_a_misfit():
-    assert compat.misfits({"no_such_engine:Connector.x": ()}) == ["Connector.x is missing"]
+    assert misfits({"no_such_engine:Connector.x": ()}) == ["Connector.x is missing"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_missing_module_is_a_misfit():
     ],
 )
 def test_range(version, expected):
-    assert compat.in_range(version) is expected
+    assert in_range(version, compat.VERSION_FIRST, compat.VERSION_LAST) is expected
 
 
 def test_the_refusal_names_version_range_and_misfits(monkeypatch):

@@ -3,7 +3,8 @@
 import shutil
 import signal
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from harness import Daemon, keys_of, load, running_daemon, store, until
 
@@ -76,7 +77,9 @@ def test_a_directory_that_others_share(daemon: Daemon) -> None:
     assert "cannot be made anew" not in daemon.log()
 
 
-def test_an_address_that_another_daemon_has_taken_stays_with_it_when_this_one_ends(daemon: Daemon) -> None:
+@contextmanager
+def another_at_its_address(daemon: Daemon) -> Iterator[Daemon]:
+    """Another daemon that has taken the address while this one stood still; it stands still yet."""
     with running_daemon("4MiB") as other:
         other.command = [daemon.address if part == other.address else part for part in other.command]
         assert other.stop() == 0
@@ -85,6 +88,11 @@ def test_an_address_that_another_daemon_has_taken_stays_with_it_when_this_one_en
             path.unlink()
         other.address = daemon.address
         other.start()
+        yield other
+
+
+def test_an_address_that_another_daemon_has_taken_stays_with_it_when_this_one_ends(daemon: Daemon) -> None:
+    with another_at_its_address(daemon) as other:
         names = {path.name: path.stat().st_ino for path in daemon.directory.glob("kvtier.sock*")}
         daemon.signal(signal.SIGCONT)
         assert daemon.stop() == 0
@@ -97,14 +105,7 @@ def test_an_address_that_another_daemon_has_taken_stays_with_it_when_this_one_en
 def test_an_address_that_another_daemon_has_taken_is_left_to_it(daemon: Daemon) -> None:
     with daemon.client() as client:
         store(client.namespace(PRINT, CHUNK), keys_of("a", 3))
-        with running_daemon("4MiB") as other:
-            other.command = [daemon.address if part == other.address else part for part in other.command]
-            assert other.stop() == 0
-            daemon.signal(signal.SIGSTOP)  # it must not see the names go before the other one has them
-            for path in daemon.directory.glob("kvtier.sock*"):
-                path.unlink()
-            other.address = daemon.address
-            other.start()
+        with another_at_its_address(daemon) as other:
             boot = other.stats().boot_id
             daemon.signal(signal.SIGCONT)
             until(lambda: "the sockets are gone, and cannot be made anew" in daemon.log(), "the refusal")
