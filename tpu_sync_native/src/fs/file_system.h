@@ -45,6 +45,7 @@ struct DirEntry {
   bool directory = false;
 };
 
+// What may be used of a file system; what is kept back for root (ext4's reserved blocks) is in neither.
 struct SpaceInfo {
   uint64_t total_bytes = 0, free_bytes = 0;  // both 0: unknown
 };

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -169,8 +168,7 @@ class PosixFileSystem final : public FileSystem {
     return WithRoot([&](const PosixRoot& root) -> IoError {
       struct statvfs about {};
       if (fstatvfs(root.directory.get(), &about) != 0) return {errno};
-      space->total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize;
-      space->free_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize;
+      *space = UsableSpace(about);
       return {};
     });
   }

@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -133,6 +134,11 @@ IoError SyncDirectory(int directory) {
 void ShareWithGroup(const PosixRoot& root, int fd, mode_t mode) {
   // Where the caller may not (a mount that maps owners) the mount decides, and access is checked at use.
   if (root.group && fchmod(fd, mode) != 0) return;
+}
+
+SpaceInfo UsableSpace(const struct statvfs& about) {
+  const uint64_t used = about.f_blocks - std::min(about.f_bfree, about.f_blocks), free = about.f_bavail;
+  return {.total_bytes = (used + free) * about.f_frsize, .free_bytes = free * about.f_frsize};
 }
 
 std::string NewTemporaryName() {

@@ -2,6 +2,7 @@
 // names one below the other, no symbolic link among them, nothing outside.
 #pragma once
 
+#include <sys/statvfs.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -53,6 +54,9 @@ IoError OpenParent(const PosixRoot& root, const std::string& path, UniqueFd* dir
 IoError SyncDirectory(int directory);
 // Gives what was made just now the root's group mode.
 void ShareWithGroup(const PosixRoot& root, int fd, mode_t mode);
+
+// As df has it: what is used, and what anyone but root may still use, are the whole.
+SpaceInfo UsableSpace(const struct statvfs& about);
 
 // Names of temporaries: ".tmp-<pid>-<16 hex digits>".
 std::string NewTemporaryName();
