@@ -6,7 +6,10 @@ engine that differs is refused with one message instead of failing in the middle
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+# `module:Class.method` -> its parameters; None where it is missing.
+Look = Callable[[str], Sequence[inspect.Parameter] | None]
 
 
 def problems_with(
@@ -29,29 +32,34 @@ def in_range(version: str, first: tuple[int, ...], last: tuple[int, ...]) -> boo
     return first <= release <= last
 
 
-def misfits(signatures: Mapping[str, Sequence[str]]) -> list[str]:
+def installed(where: str) -> Sequence[inspect.Parameter] | None:
+    """Of what is installed."""
+    module, _, path = where.partition(":")
+    try:
+        target: object = importlib.import_module(module)
+        for name in path.split("."):
+            target = getattr(target, name)
+    except (ImportError, AttributeError):
+        return None
+    return list(inspect.signature(target).parameters.values())  # type: ignore[arg-type]
+
+
+def misfits(signatures: Mapping[str, Sequence[str]], look: Look = installed) -> list[str]:
     """What is missing or has other parameters, in words.
 
     signatures: module:Class.method -> its parameters without self, in order; others with a default are fine.
     """
     problems = []
     for where, wanted in signatures.items():
-        module, _, path = where.partition(":")
-        try:
-            target: object = importlib.import_module(module)
-            for name in path.split("."):
-                target = getattr(target, name)
-        except (ImportError, AttributeError):
-            problems.append(f"{path} is missing")
-            continue
-        problem = _difference(target, wanted)
+        path = where.partition(":")[2]
+        parameters = look(where)
+        problem = "is missing" if parameters is None else _difference(parameters, wanted)
         if problem:
             problems.append(f"{path} {problem}")
     return problems
 
 
-def _difference(target: object, wanted: Sequence[str]) -> str | None:
-    parameters = list(inspect.signature(target).parameters.values())  # type: ignore[arg-type]
+def _difference(parameters: Sequence[inspect.Parameter], wanted: Sequence[str]) -> str | None:
     if parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -18,6 +18,11 @@ __all__ = ["KvtierHiCache"]
 def __getattr__(name: str) -> Any:
     if name != "KvtierHiCache":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # First: where the release differs, the import fails too, at whatever it misses first.
+    from kvtier_connectors.sglang_hicache.compat import check_installed
+    from sglang.version import __version__
+
+    check_installed(__version__)
     from kvtier_connectors.sglang_hicache.backend import KvtierHiCache
 
     return KvtierHiCache

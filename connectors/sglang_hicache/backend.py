@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from kvtier_connectors.common.guard import guarded
-from kvtier_connectors.sglang_hicache.compat import check_installed
 from kvtier_connectors.sglang_hicache.copier import Copier
 from kvtier_connectors.sglang_hicache.fingerprint import model_record, pool_fingerprint
 from kvtier_connectors.sglang_hicache.keys import ends_of_windows, leading, pack
@@ -30,8 +29,6 @@ from sglang.srt.runtime_context import get_server_args
 from sglang.version import __version__ as sglang_version
 
 from kvtier import Client, KVTierError
-
-check_installed(sglang_version)
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
-"""Does the installed SGLang fit? Checked once, when the backend's module is imported.
+"""Does the installed SGLang fit? Checked when SGLang asks for the backend's class, before anything of it is
+imported.
 
 The adapter implements an interface of SGLang's that is not versioned, and reads attributes of its host pools.
 A release outside the range, or one whose interface differs, is refused with one message.
@@ -12,11 +13,11 @@ VERSION_FIRST = (0, 5, 23)
 VERSION_LAST = (0, 5, 23)
 
 _STORAGE = "sglang.srt.mem_cache.hicache_storage:"
+_POOLS = "sglang.srt.mem_cache.pool_host."
 
 SIGNATURES: Mapping[str, Sequence[str]] = {
     f"{_STORAGE}HiCacheStorage.register_mem_pool_host": ("mem_pool_host",),
     f"{_STORAGE}HiCacheStorage.register_mem_host_pool_v2": ("host_pool", "host_pool_name"),
-    f"{_STORAGE}HiCacheStorage.on_host_pools_registered": (),
     f"{_STORAGE}HiCacheStorage.batch_exists": ("keys", "extra_info"),
     f"{_STORAGE}HiCacheStorage.batch_get_v1": ("keys", "host_indices", "extra_info"),
     f"{_STORAGE}HiCacheStorage.batch_set_v1": ("keys", "host_indices", "extra_info"),
@@ -36,6 +37,9 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
         "restorable_prefix_pages",
     ),
     f"{_STORAGE}HiCacheStorageExtraInfo.__init__": ("prefix_keys", "extra_info"),
+    f"{_POOLS}mha:MHATokenToKVPoolHost.get_page_buffer_meta": ("indices",),
+    f"{_POOLS}mla:MLATokenToKVPoolHost.get_page_buffer_meta": ("indices",),
+    f"{_POOLS}mamba:MambaPoolHost.get_page_buffer_meta": ("indices",),
     "sglang.srt.runtime_context:get_server_args": (),
     "sglang.srt.observability.metrics_collector:StorageMetrics.__init__": (
         "prefetch_pgs",
@@ -52,5 +56,5 @@ def check_installed(version: str) -> None:
     if problems:
         raise ImportError(
             f"kvtier's HiCache backend does not fit SGLang {version}: " + "; ".join(problems) + ". Leave "
-            "--hicache-storage-backend out, or install a kvtier and an SGLang that fit."
+            "--hicache-storage-backend out, or install a kvtier and an SGLang that fit (docs/SGLANG.md)."
         )
