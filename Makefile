@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device model-check asan tsan fuzz lint format bench reliability clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device model-check asan tsan fuzz lint format bench bench-sglang reliability clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
@@ -19,6 +19,7 @@ help:
 	@echo "make asan, tsan   the native tests under one sanitizer    make fuzz SECONDS=60"
 	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
 	@echo "make bench        every named benchmark, with its reference measured in the same run"
+	@echo "make bench-sglang the one that needs SGLang, beside its own file backend (make bench runs it too)"
 	@echo "make reliability  kill, stop, starve and corrupt everything, and write the table of docs/RELIABILITY.md"
 	@echo "make setup        environment in $(VENV), native build    make clean   remove what was built"
 
@@ -124,8 +125,12 @@ format: setup
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/clang-format -i $$(find tpu_sync_native -name '*.cc' -o -name '*.h')
 
-bench: setup $(VLLM_ENV)/.built
+bench: setup $(VLLM_ENV)/.built bench-sglang
 	$(VLLM_ENV)/bin/kvtier bench all
+
+# The stand-ins are for what SGLang lacks on plain CPUs; host pools and backends are its own.
+bench-sglang: $(SGLANG_ENV)/.built
+	PYTHONPATH=tests/sglang/standins SGLANG_USE_CPU_ENGINE=1 $(SGLANG_ENV)/bin/kvtier bench sglang
 
 reliability: setup
 	$(VENV)/bin/kvtier bench reliability --write docs/RELIABILITY.md

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from kvtier_connectors.common.signatures import problems_with
 
-VERSION_FIRST = (0, 5, 23)
+VERSION_FIRST = (0, 5, 22)
 VERSION_LAST = (0, 5, 23)
 
 _STORAGE = "sglang.srt.mem_cache.hicache_storage:"

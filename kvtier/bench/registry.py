@@ -43,6 +43,7 @@ BENCHES: Final = {
         Bench("checksum", "what does a checksum of every chunk in memory cost?"),
         Bench("codec", "does it pay to compress chunks on storage?"),
         Bench("idle-cpu", "what does a daemon cost that nobody uses?"),
+        Bench("sglang", "how fast do SGLang's pages go to kvtier and back, next to its file backend?"),
         Bench("engine-step", "how much slower is a vLLM engine while kvtier stores what it computes?"),
     )
 }

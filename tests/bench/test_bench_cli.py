@@ -11,7 +11,8 @@ from kvtier.bench.registry import BENCHES
 
 COMMAND = [sys.executable, "-c", "from kvtier.cli.main import main; main()", "bench"]
 FIELDS = ["case", "value", "unit", "reference", "reference_value", "ratio", "budget", "ok"]
-HERE = [name for name in BENCHES if name != "engine-step"]  # that one runs with the real-engine tests
+ENGINES = {"engine-step": "vllm", "sglang": "SGLang"}  # these run with the tests of the real engines
+HERE = [name for name in BENCHES if name not in ENGINES]
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -65,15 +66,17 @@ def test_options_of_another_benchmark_are_a_usage_error() -> None:
     assert "bench lookup does not take --seconds" in done.stderr
 
 
-def test_without_an_engine_it_says_what_is_missing() -> None:
+@pytest.mark.parametrize(("name", "engine"), ENGINES.items())
+def test_without_an_engine_it_says_what_is_missing(name: str, engine: str) -> None:
     code = (
         "import importlib.util as u, sys\n"
         "find = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'vllm' else find(name, *a)\n"
+        "sys.modules['sglang'] = None\n"
         "from kvtier.cli.main import main\n"
-        "sys.argv = ['kvtier', 'bench', 'engine-step']\n"
+        f"sys.argv = ['kvtier', 'bench', '{name}']\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "needs vllm" in done.stderr
+    assert f"needs {engine}" in done.stderr

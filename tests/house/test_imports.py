@@ -76,6 +76,7 @@ DOORS = {
     "fsspec": re.compile(r"^kvtier/io/objects\.py$"),
     "prometheus_client": re.compile(r"^kvtier/(daemon/.*|metrics)\.py$"),
     "torch": re.compile(r"^((kvtier_)?connectors/|kvtier/demo/|kvtier/bench/).*$"),
+    "sglang": re.compile(r"^((kvtier_)?connectors/sglang_\w+/|kvtier/bench/sglang\w*\.py).*$"),
     "vllm": re.compile(r"^((kvtier_)?connectors/vllm_\w+/|kvtier/demo/|kvtier/bench/).*$"),
 }
 
