@@ -26,8 +26,8 @@ _MODEL_ARGUMENTS = (
 )
 
 
-def model_record(arguments: Any, weights_id: str | None) -> dict[str, Any]:
-    """Of the model that these server arguments serve."""
+def model_record(arguments: Any, weights_id: str | None, setting: str = WHERE) -> dict[str, Any]:
+    """Of the model that these server arguments serve. setting: where the user can name its weights."""
     weights = weights_identity(
         str(arguments.model_path),
         weights_id=weights_id,
@@ -35,7 +35,7 @@ def model_record(arguments: Any, weights_id: str | None) -> dict[str, Any]:
         commit=None,
         load_format=str(getattr(arguments, "load_format", "auto")),
         seed=getattr(arguments, "random_seed", None),
-        setting=WHERE,
+        setting=setting,
     )
     record = {name: str(getattr(arguments, name, None)) for name in _MODEL_ARGUMENTS}
     return {**record, "weights": weights}

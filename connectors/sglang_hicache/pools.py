@@ -58,6 +58,7 @@ class PoolLayout:
     page_tokens: int
     page_bytes: int
     record: Mapping[str, Any]  # all that says how a page's bytes are laid out
+    slot_offset: int = 0  # where these regions begin in a slot, when they are a part of a page
 
     def page_numbers(self, host_indices: Any, count: int) -> npt.NDArray[np.int64]:
         """The pages of `count` keys. ValueError unless they are whole pages of this pool, one per key."""
