@@ -40,6 +40,7 @@ inline StorageOptions QuickOptions() {
   options.sync_ms = 10;
   options.poll_ms = 20;
   options.heartbeat_ms = 20;
+  options.open_late_ms = 3'600'000;
   options.records_max = 10'000;
   options.demote_queue_bytes = 64 << 20;
   options.free_low = options.free_high = 0;  // whatever else lies on the file system of the tests

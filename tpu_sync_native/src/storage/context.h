@@ -42,6 +42,11 @@ struct StorageNamespace {
   // By the first engine that has it open: what it knows from an earlier daemon
   // (NamespaceRecord::epoch_below).
   uint64_t told = 0;
+  // An engine that has just started is of the root's highest epoch, but of the one there was when it started:
+  // a root that says so later than options.open_late_ms after opened_ms may name one that another host has
+  // made since. Up to known_epoch, which there was before, that cannot be.
+  uint64_t opened_ms = 0, known_epoch = 0;
+  std::atomic<bool> epoch_found{false};  // once: what the root says later does not count
   // Where there are quotas: nothing is written before the first poll, and the reclaimer after it, have seen
   // how much there is.
   std::atomic<bool> measured{false};

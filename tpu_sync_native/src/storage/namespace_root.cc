@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/futex.h"
 #include "segment/names.h"
 #include "storage/epochs.h"
 #include "tpu_sync_native/meta_layout.h"
@@ -113,11 +114,19 @@ IoError OpenOnRoot(StorageContext& context, StorageNamespace& ns, std::string* r
   if (!error.ok()) return error;
   SawEpoch(ns, epoch);
   const std::lock_guard lock(ns.clear_mutex);
+  if (ns.epoch_found.exchange(true)) return {};
+  // Nobody can say of which epoch its engine is: then it has one of its own, as after a clear.
+  bool unknown = false;
   if (const uint64_t told = ns.told & ~kUnconfirmedClear; told == 0) {
     RaiseEpoch(context, ns, epoch);
+    const bool late = SteadyNs() / kNsPerMs - ns.opened_ms >= context.options.open_late_ms;
+    unknown = late && epoch > ns.known_epoch;
   } else if (told - 1 <= epoch) {
     RaiseEpoch(context, ns, told - 1);
-  } else {  // never made on this root, or not by what is listed: whatever it was, its engine is of no other
+  } else {  // never made on this root, or not by what is listed
+    unknown = true;
+  }
+  if (unknown) {
     ns.clears.fetch_add(1);
     ns.clearing.store(true);
   }

@@ -25,6 +25,7 @@ struct StorageOptions {
   uint64_t dead_after_ms = 60'000;  // a host whose lease did not move for so long is dead
   uint64_t promote_deadline_ms =
       10'000;                        // a job of promotes of which nothing was read for so long has failed
+  uint64_t open_late_ms = 10'000;    // see StorageNamespace::known_epoch
   double free_low = 0.10;            // of the file system: below, nothing is admitted and the coldest goes
   double free_high = 0.15;           // above, admission begins again
   double copy_forward_share = 0.20;  // of a reclaimed segment's bytes, at most

@@ -53,6 +53,7 @@ StorageOptions Checked(StorageOptions options) {
                                     {"promote_deadline_ms", options.promote_deadline_ms}}) {
     within(name, value, 1, kDayMs);
   }
+  within("open_late_ms", options.open_late_ms, 0, kDayMs);
   Require(options.dead_after_ms > 2 * options.heartbeat_ms,
           "dead_after_ms must be more than two heartbeat_ms, or hosts that live are taken for dead");
   Require(options.free_low >= 0 && options.free_low <= options.free_high && options.free_high < 1,
@@ -214,6 +215,9 @@ void StorageTier::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
   if (!codec) space->trial = std::make_unique<CodecTrial>();
   space->meta_json = std::move(meta_json);
   space->told = told;
+  space->opened_ms = SteadyNs() / kNsPerMs;
+  const uint64_t withheld = impl_->store.WithheldBelow(ns);
+  space->known_epoch = withheld == 0 ? 0 : withheld - 1;
   if ((told & kUnconfirmedClear) != 0) {
     space->clears = 1;
     space->clearing = true;
@@ -284,6 +288,11 @@ uint64_t StorageTier::EpochWord(uint32_t ns) const {
   const bool clearing = space->clearing.load();  // before the epoch, which ends it
   const uint64_t epoch = ready ? space->epoch.load() + 1 : space->told & ~kUnconfirmedClear;
   return epoch | (clearing ? kUnconfirmedClear : 0);
+}
+
+bool StorageTier::Refuses(uint32_t ns) const {
+  const std::shared_ptr<StorageNamespace> space = impl_->context->Namespace(ns);
+  return space != nullptr && space->state.load() == StorageNamespace::State::kRefused;
 }
 
 void StorageTier::Hurry(std::span<const uint32_t> slots) { impl_->parts->promoter.Hurry(slots); }

@@ -54,6 +54,7 @@ class StorageTier final : public LowerTier {
   void Committed(uint32_t ns, uint32_t epoch, std::span<const uint32_t> slots) override;
   void Cleared(uint32_t ns) override;
   uint64_t EpochWord(uint32_t ns) const override;
+  bool Refuses(uint32_t ns) const override;
   void Hurry(std::span<const uint32_t> slots) override;
 
   std::vector<Counter> Stats() const;  // names in storage/stats.h

@@ -51,6 +51,8 @@ class LowerTier {
   virtual void Cleared(uint32_t ns) { (void)ns; }
   // What NamespaceRecord::epoch_below is to say now; 0: nothing new.
   virtual uint64_t EpochWord(uint32_t ns) const { return (void)ns, 0; }
+  // This tier has nothing of the namespace, and never will: it is of no epoch here.
+  virtual bool Refuses(uint32_t ns) const { return (void)ns, false; }
 };
 
 // A committed chunk, pinned for the lower tier.

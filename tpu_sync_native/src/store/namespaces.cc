@@ -118,7 +118,10 @@ void Store::Impl::NoteEpochsBelow() {
   if (lower == nullptr) return;
   for (uint32_t ns = 0; ns < namespaces.size(); ++ns) {
     const uint64_t word = lower.load()->EpochWord(ns);
-    if (word == 0) continue;
+    if (word == 0) {
+      if (lower.load()->Refuses(ns)) EndWithhold(ns, /*keep=*/false);
+      continue;
+    }
     const auto& withheld = namespaces[ns].withheld;
     if (withheld) EndWithhold(ns, (word & ~kUnconfirmedClear) == withheld->epoch_below);
     if (word != EpochBelow(ns)) index.SetEpochBelow(ns, word);

@@ -129,6 +129,12 @@ bool Store::AwaitSettled(uint32_t ns, uint64_t wait_ms) {
                                  [&] { return !impl_->namespaces[ns].withheld; });
 }
 
+uint64_t Store::WithheldBelow(uint32_t ns) const {
+  std::lock_guard lock(impl_->mutex);
+  const auto& spaces = impl_->namespaces;
+  return ns < spaces.size() && spaces[ns].withheld ? spaces[ns].withheld->epoch_below : 0;
+}
+
 void Store::OpenSession(SessionId session, GroupId group, uint32_t pid, const ProcessMark& mark) {
   std::lock_guard lock(impl_->mutex);
   impl_->OpenSession(session, group, pid, mark);

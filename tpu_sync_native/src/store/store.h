@@ -157,6 +157,8 @@ class Store {
   // its chunks are: none of them is served until the tier below has said of which epoch the namespace is (see
   // EpochWord). If it is theirs they are back then, else they are gone. What is stored meanwhile is served.
   void WithholdNamespace(uint32_t ns);
+  // NamespaceRecord::epoch_below of what is withheld of it; 0: nothing is.
+  uint64_t WithheldBelow(uint32_t ns) const;
   // Waits until nothing of the namespace is withheld; false when the time was over first.
   bool AwaitSettled(uint32_t ns, uint64_t wait_ms);
 
