@@ -43,6 +43,7 @@ STORE: Final = (
     _counter("refusals", "Chunks that got no slot: everything was pinned or reserved."),
     _counter("index_refusals", "Part of the refusals: the index had no cell left."),
     _counter("rebalances", "Slabs given to another slot size."),
+    _counter("rebalance_searches", "Times that all slabs were looked at for one to give to another size."),
     _counter("quarantines", "Slots set aside because their writer left without proof that it had stopped."),
     _counter("expired_leases", "Leases taken back because their time was over."),
     _counter("storage_hits", "Part of the hits: chunks that had to come from storage."),

@@ -22,6 +22,7 @@ class _State:
     uses: int  # chunks leased, missed and stored so far
     used_s: float
     label: str = ""
+    by_operator: bool = False  # then for this daemon's time
     refused: bool = False  # the last try did not fit
 
 
@@ -39,8 +40,12 @@ class FloorKeeper:
         self._states = {row["index"]: self._state(row, row["floor"]) for row in store.namespaces()}
 
     def open(self, id: bytes, index: int, label: str) -> None:
-        """It is opened, or has its label now: the configuration says what its floor is."""
+        """It is opened, or has its label now: the configuration says what its floor is, unless an operator did."""
         row = next(row for row in self._store.namespaces() if row["index"] == index)
+        former = self._states.get(index)
+        if former is not None and former.by_operator:
+            former.label = label
+            return
         self._states[index] = self._state(row, self._floors.of(id, label), label)
         self._apply(row, self._states[index])
 
@@ -52,6 +57,7 @@ class FloorKeeper:
             raise InvalidArgument(str(error)) from None
         row = next(row for row in self._store.namespaces() if row["index"] == index)
         self._states[index] = self._state(row, floor_bytes, self._states[index].label)
+        self._states[index].by_operator = True
 
     def look(self) -> None:
         """What was used since the last look, and what follows. Lapsed ones first: they make room."""

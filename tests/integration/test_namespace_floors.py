@@ -112,12 +112,13 @@ def test_the_floor_of_a_model_that_was_updated_makes_room_for_the_next(start_dae
     with daemon.client() as client:
         store(client.namespace({"revision": 1}, CHUNK, label="m"), keys_of("a", 4))
         after = client.namespace({"revision": 2}, CHUNK, label="m")
-        assert floors() == [10, 0]
+        # Whether the former one lapses before or after this one is opened depends on how busy the machine is.
         until(
             lambda: load(after, keys_of("a", 4)) == 0 and floors() == [0, 10],
             "the next one has the floor",
             30,
         )
+    assert "a floor has lapsed" in daemon.log()
 
 
 def test_a_killed_daemon_leaves_floors_to_the_next(start_daemon: Start) -> None:

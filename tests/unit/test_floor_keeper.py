@@ -95,6 +95,21 @@ def test_what_an_earlier_daemon_said_holds_until_the_namespace_is_opened_or_nobo
     assert store.floors == [0, 0]
 
 
+def test_an_operators_floor_is_not_overridden_by_a_name_that_comes_later():
+    store, _, keeper = made(0, 3)
+    keeper.open(bytes(16), 0, "")
+    keeper.set(0, 2)
+    keeper.open(bytes(16), 0, "m")
+    assert store.floors == [2, 3]
+    keeper.set(1, 4)  # of an earlier daemon's, before an engine opens it
+    keeper.open(bytes([1]) * 16, 1, "other")
+    keeper.look()
+    assert store.floors == [2, 4]
+    keeper.set(0, 0)
+    keeper.open(bytes(16), 0, "m")
+    assert store.floors == [0, 4]
+
+
 def test_an_operators_floor_stays_until_it_lapses_and_comes_back():
     store, clock, keeper = made(0)
     keeper.open(bytes(16), 0, "m")

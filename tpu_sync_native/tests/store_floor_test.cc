@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/futex.h"
 #include "restart_fixture.h"
 
 namespace tpu_sync_native::testing {
@@ -211,6 +212,63 @@ TEST(ALargeSlabIsEmptiedForWhoeverIsBelowItsFloor) {
     CHECK(f.Put(500'000 + i, 100, other) == 100);
   }
   CHECK(f.Hits(1'000'000, 100) == 100);
+  f.CheckNothingHeld();
+}
+
+TEST(WhoeverAsksNoMoreKeepsNoSlab) {
+  constexpr uint32_t kLarge = 5000;
+  StoreFixture f({.slabs = 3, .slab_bytes = kLarge * 4096});
+  const uint32_t other = f.store->OpenNamespace("namespace-other0", 4096);
+  uint64_t next = 0;
+  const auto flood = [&] {
+    for (uint32_t i = 0; i < 4 * kLarge; i += 100) f.Put(next += 100, 100, other);
+  };
+  flood();
+  f.store->SetFloor(f.ns, 100 * 4096);
+  f.Put(1'000'000'000, 100);  // a slab is on its way out, for this one
+  flood();
+  CHECK(f.Stat("free_slabs") == 1);
+  f.store->ExpireLeases(0);
+  flood();
+  CHECK(f.Stat("free_slabs") == 1);
+  f.store->ExpireLeases(SteadyNs() / kNsPerMs + 3'600'000);
+  flood();
+  CHECK(f.Stat("free_slabs") == 0);
+  f.CheckNothingHeld();
+}
+
+TEST(WhatIsInQuarantineCountsForNoFloor) {
+  FloorFixture f("lru");
+  f.store->OpenSession(2, 2, 200);
+  CHECK(f.store->Reserve(2, f.ns, Range(5000, kFloor).batch()).slots.size() == kFloor);
+  CHECK(f.store->CloseSession(2, /*drained=*/false));
+  CHECK(f.Stat("quarantined_slots") == kFloor);
+  f.CheckSound();
+  CHECK(f.Put(0, kFloor) == kFloor);
+  for (uint64_t i = 0; i < 10 * kSlots; i += 8) CHECK(f.Put(100'000 + i, 8, f.b) == 8);
+  CHECK(f.Hits(0, kFloor) == kFloor);
+  f.CheckSound();
+  f.store->CloseSession(2, /*drained=*/true);
+  f.CheckNothingHeld();
+  NextLife next(f, {.slabs = 8});
+  next.CheckSound();
+}
+
+// A namespace below its floor, while nobody has a slab to give: in one batch that is found out once.
+TEST(ABatchLooksOnceForASlabThatNobodyHas) {
+  constexpr uint32_t kMany = 1024, kOwn = 256;
+  StoreFixture f({.slabs = kMany, .slab_bytes = 4096, .slots_max = 2 * kMany});
+  const uint32_t other = f.store->OpenNamespace("namespace-other0", 4096);
+  f.store->SetFloor(f.ns, 2 * kOwn * 4096);
+  CHECK(f.Put(0, kOwn) == kOwn);
+  CHECK(f.Put(100'000, kMany - kOwn, other) == kMany - kOwn);
+  const ReadGrant held = f.store->Lease(1, other, Range(100'000, kMany - kOwn).batch());
+  CHECK(held.slots.size() == kMany - kOwn);
+  const uint64_t searches = f.Stat("rebalance_searches");
+  CHECK(f.Put(1000, kOwn) == kOwn);
+  CHECK(f.Stat("rebalance_searches") == searches + 1);
+  CHECK(f.store->Release(1, held.lease) == Outcome::kOk);
+  CHECK(f.Put(2000, kOwn) == kOwn && f.Hits(1000, kOwn) == kOwn);  // and the next batch finds one
   f.CheckNothingHeld();
 }
 

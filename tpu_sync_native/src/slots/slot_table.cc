@@ -107,6 +107,7 @@ void SlotTable::RestoreSlab(uint32_t index, ClassId size_class, std::span<const 
     SetState(cells_[slot], states[i]);
     ++slab.used;
     ++owner.used;
+    owner.quarantined += states[i] == SlotState::kQuarantined;
     if (states[i] != SlotState::kCommitted) ++slab.busy;
   }
   assert(slab.used > 0);
@@ -120,7 +121,10 @@ void SlotTable::Commit(uint32_t slot) {
 
 void SlotTable::Promote(uint32_t slot) { SetState(cells_[slot], SlotState::kPromoting); }
 
-void SlotTable::Quarantine(uint32_t slot) { SetState(cells_[slot], SlotState::kQuarantined); }
+void SlotTable::Quarantine(uint32_t slot) {
+  SetState(cells_[slot], SlotState::kQuarantined);
+  ++classes_[class_of(slot)].quarantined;
+}
 
 void SlotTable::Free(uint32_t slot) {
   SlotCell& cell = cells_[slot];
@@ -128,6 +132,7 @@ void SlotTable::Free(uint32_t slot) {
   const uint32_t index = slab_of(slot);
   Slab& slab = slabs_[index];
   if (cell.state != SlotState::kCommitted) --slab.busy;
+  if (cell.state == SlotState::kQuarantined) --classes_[slab.size_class].quarantined;
   SetState(cell, SlotState::kFree);
   cell.next = slab.free_head;
   slab.free_head = slot;

@@ -35,8 +35,9 @@ struct SizeClass {
   uint64_t slot_bytes = 0;
   bool shared = true;
   uint32_t slabs = 0;
-  uint32_t slots = 0;  // of its slabs
-  uint32_t used = 0;   // of these, not free
+  uint32_t slots = 0;        // of its slabs
+  uint32_t used = 0;         // of these, not free
+  uint32_t quarantined = 0;  // of these
   uint32_t offered_head = kNone;
 };
 

@@ -223,6 +223,7 @@ void Auditor::CheckClasses() {
     uint64_t quarantined = 0;
     for (const uint32_t slot : expected_.quarantined) quarantined += store_.slots.class_of(slot) == i;
     Equal(policy.size() + quarantined, used_of_class_[i], name + " policy size");
+    Equal(store_.slots.classes()[i].quarantined, quarantined, name + " quarantined");
   }
 }
 

@@ -4,8 +4,11 @@
 // another namespace's chunk, and the choice of a victim costs nothing more. What classes take from one
 // another is a slab, and a class gives one only while as many of its slots as its floor stay in use; a class
 // with less than its floor takes the coldest slab that may be given before it evicts anything of its own.
-// One that takes several calls to be emptied is kept for it. Above their floors classes share the arena by
-// age, as they do without.
+// One that takes several calls to be emptied is kept for it, for as long as it goes on asking. Above their
+// floors classes share the arena by age, as they do without.
+//
+// Slots in quarantine hold nothing and can be given to nobody, so they count for no floor. What is withheld
+// or not verified yet does: its owner may have it back, and evicts it first when it needs the room.
 //
 // The price: each floor may keep one slab that is in use in part, and what was stored before the floor was
 // set stays where it is, among others' chunks.
@@ -16,6 +19,11 @@
 #include "store/store_impl.h"
 
 namespace tpu_sync_native {
+namespace {
+
+constexpr uint64_t kClaimMs = 10'000;  // whoever has not asked again by then wants it no more
+
+}  // namespace
 
 ClassId Store::Impl::OwnClass(NamespaceEntry* space) {
   if (space->own_class == kNone) {
@@ -54,8 +62,17 @@ void Store::Impl::SetFloor(uint32_t ns, uint64_t bytes) {
   index.SetFloor(ns, bytes);
 }
 
+uint32_t Store::Impl::Usable(ClassId size_class) const {
+  return slots.classes()[size_class].used - slots.classes()[size_class].quarantined;
+}
+
 bool Store::Impl::BelowFloor(ClassId size_class) const {
-  return slots.classes()[size_class].used < classes[size_class].floor;
+  return Usable(size_class) < classes[size_class].floor;
+}
+
+void Store::Impl::Claim(ClassId size_class) {
+  claimant = size_class;
+  claimed_until_ms = SteadyMs() + kClaimMs;
 }
 
 bool Store::Impl::KeptForAnother(ClassId size_class) const {
@@ -64,7 +81,7 @@ bool Store::Impl::KeptForAnother(ClassId size_class) const {
 
 bool Store::Impl::MayGive(ClassId size_class, uint32_t count) const {
   const uint64_t kept = uint64_t{classes[size_class].floor} + count;
-  return classes[size_class].floor == 0 || slots.classes()[size_class].used >= kept;
+  return classes[size_class].floor == 0 || Usable(size_class) >= kept;
 }
 
 }  // namespace tpu_sync_native

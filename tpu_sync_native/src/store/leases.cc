@@ -149,6 +149,7 @@ Outcome Store::Impl::Touch(SessionId session, uint32_t ns, const KeyBatch& keys,
 
 void Store::Impl::ExpireLeases(uint64_t now_ms) {
   if (!late_slots.empty() && now_ms >= late_until_ms) EndLateReads();
+  if (now_ms >= claimed_until_ms) claimant = kNone;
   for (auto it = leases.begin(); it != leases.end();) {
     LeaseRecord& lease = it->second;
     if (lease.deadline_ms > now_ms) {

@@ -31,8 +31,10 @@ uint32_t Store::Impl::TakeSlot(ClassId size_class, uint32_t wanted, uint32_t* lo
   if (slot != kNoSlot) return slot;
   if (AddSlab(size_class)) return slots.Take(size_class);
 
-  if (BelowFloor(size_class) && StartRebalance(size_class, /*only_colder=*/false) && AddSlab(size_class)) {
-    return slots.Take(size_class);
+  if (BelowFloor(size_class)) {
+    if (claimant == size_class) Claim(size_class);
+    if (StartRebalance(size_class, /*only_colder=*/false) && AddSlab(size_class))
+      return slots.Take(size_class);
   }
   if (RebalanceIfDue(size_class) && AddSlab(size_class)) return slots.Take(size_class);
   // Victims may empty a slab, which is free then, or lie in a leaving one, which offers nothing.
@@ -139,6 +141,8 @@ bool Store::Impl::RebalanceIfDue(ClassId size_class) {
 
 bool Store::Impl::StartRebalance(ClassId to, bool only_colder) {
   if (leaving_slab != kNone || drain_budget == 0) return false;  // one at a time, bounded for each call
+  if (classes[to].none_to_take == tick) return false;
+  ++counters.rebalance_searches;
   uint64_t own_coldest = UINT64_MAX;
   uint32_t candidate = kNone;
   for (uint32_t i = 0; i < slots.slabs().size(); ++i) {
@@ -151,10 +155,13 @@ bool Store::Impl::StartRebalance(ClassId to, bool only_colder) {
       candidate = i;
     }
   }
-  if (candidate == kNone) return false;
+  if (candidate == kNone) {
+    classes[to].none_to_take = tick;
+    return false;
+  }
   if (only_colder && slots.slabs()[candidate].touched >= own_coldest) return false;
   leaving_slab = candidate;
-  if (BelowFloor(to)) claimant = to;
+  if (BelowFloor(to)) Claim(to);
   slots.SetLeaving(candidate, true);
   DrainLeavingSlab();
   return true;

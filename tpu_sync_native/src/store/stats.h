@@ -17,10 +17,11 @@ struct StoreCounters {
   uint64_t cleared = 0;       // chunks made unreadable by ClearNamespace, or committed after it
   uint64_t evictions = 0;     // chunks evicted
   uint64_t evicted_bytes = 0;
-  uint64_t refusals = 0;        // chunks refused to a reserve: no space
-  uint64_t index_refusals = 0;  // of these, for want of a cell in the index
-  uint64_t rebalances = 0;      // slabs that changed their size class
-  uint64_t quarantines = 0;     // slots put into quarantine
+  uint64_t refusals = 0;            // chunks refused to a reserve: no space
+  uint64_t index_refusals = 0;      // of these, for want of a cell in the index
+  uint64_t rebalances = 0;          // slabs that changed their size class
+  uint64_t rebalance_searches = 0;  // times that all slabs were looked at for one to give away
+  uint64_t quarantines = 0;         // slots put into quarantine
   uint64_t expired_leases = 0;
   uint64_t storage_hits = 0;       // of the hits, chunks that had to come from the tier below
   uint64_t promotes = 0;           // chunks that came up from it
@@ -33,10 +34,13 @@ struct StoreCounters {
 
 // Order and names as Store::Stats returns them: counters first, then gauges.
 inline constexpr std::string_view kCounterNames[] = {
-    "hits",           "misses",           "stores",         "stored_bytes",    "aborts",
-    "cleared",        "evictions",        "evicted_bytes",  "refusals",        "index_refusals",
-    "rebalances",     "quarantines",      "expired_leases", "storage_hits",    "promotes",
-    "promote_losses", "promote_refusals", "checksums",      "checksum_passes", "checksum_failures"};
+    "hits",           "misses",          "stores",
+    "stored_bytes",   "aborts",          "cleared",
+    "evictions",      "evicted_bytes",   "refusals",
+    "index_refusals", "rebalances",      "rebalance_searches",
+    "quarantines",    "expired_leases",  "storage_hits",
+    "promotes",       "promote_losses",  "promote_refusals",
+    "checksums",      "checksum_passes", "checksum_failures"};
 inline constexpr std::string_view kGaugeNames[] = {
     "data_bytes",       // size of the payload file
     "populated_bytes",  // of these, committed by the background population

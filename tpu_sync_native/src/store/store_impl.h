@@ -95,6 +95,8 @@ struct ClassEntry {
   uint32_t turnover = 0;  // evictions since it last looked for a colder slab elsewhere
   uint32_t demand = 0;    // slots that one reserve wanted of late; see MakeRoom
   uint32_t floor = 0;     // used slots that other classes leave to this one; see floors.cc
+  // The tick in which no other class had a slab to give to this one: nothing changes that within a batch.
+  uint64_t none_to_take = UINT64_MAX;
 };
 
 // Which rows of a shared table are free; numbers begin at 1.
@@ -224,6 +226,10 @@ struct Store::Impl {
   ClassId OwnClass(NamespaceEntry* space);
   uint32_t SlotsFor(const NamespaceEntry& space, uint64_t bytes) const;
   uint64_t SlabsFor(const NamespaceEntry& space, uint64_t bytes) const;
+  // Slots of the class that hold a chunk, or will.
+  uint32_t Usable(ClassId size_class) const;
+  // What is emptied now is kept for the class, unless it asks no more.
+  void Claim(ClassId size_class);
   // The class has less than is left to it: it takes a slab from another one before it evicts its own.
   bool BelowFloor(ClassId size_class) const;
   // Whether the only free slab is kept for another class.
@@ -324,7 +330,8 @@ struct Store::Impl {
   uint64_t chunk_bytes = 0;         // of readable chunks
   uint32_t reclaim_cursor = 0;
   uint32_t leaving_slab = kNone;
-  ClassId claimant = kNone;   // below its floor: what was emptied last is kept for it
+  ClassId claimant = kNone;  // below its floor: what was emptied last is kept for it; see Claim
+  uint64_t claimed_until_ms = 0;
   uint32_t drain_budget = 0;  // chunks that this call may still evict to empty a slab
   uint64_t tick = 0;          // one for every batch
   LeaseId last_lease = 0;
