@@ -5,6 +5,9 @@ for in batches of 128, by the steps of SGLang's own cache controller, with backe
 kvtier's over zero copy (`interface_v1`) and over flat pages, and `file`. Every set is of new keys; kvtier's
 arena is full, so that each chunk evicts one. What comes back is compared once with what was set.
 
+The same over zero copy with a host pool in shared memory (SGLang's `allocator: shm`) says whether it matters
+whose memory the pool is (decision 0029).
+
 Reference of the same run, in turns: SGLang's `file` backend with its directory in shared memory, which is the
 best it can have, with and without its cache of metadata; and a plain copy of the whole pool by torch.
 """
@@ -43,10 +46,10 @@ def run(scale: Scale) -> list[Result]:
     """All sides in turns. BenchSkipped without SGLang."""
     pages, rounds, asked = scale.pick((20, 2, 3), (PAGES, 9, 20))
     dram_bytes = max(64 << 20, pages * PAGE_BYTES * 5 // 4)
-    needed_bytes = dram_bytes + 4 * pages * PAGE_BYTES  # a pool, its copy, the files and a round's garbage
+    needed_bytes = dram_bytes + 5 * pages * PAGE_BYTES  # two pools, a copy, the files and a round's garbage
     if machine.free_bytes() < needed_bytes:
         raise BenchSkipped(f"needs {needed_bytes / 2**30:.1f} GiB of memory that is free")
-    host = HostPool(pages)
+    host, shared = HostPool(pages), HostPool(pages, "shm")
     with ExitStack() as stack:
         daemon = stack.enter_context(serving(dram_bytes))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="kvt-bench-", dir=machine.SHM)))
@@ -54,14 +57,18 @@ def run(scale: Scale) -> list[Result]:
         backends = {
             "kvtier": Backend(host, "dynamic", {**kvtier, "interface_v1": 1}),
             "file": Backend(host, "file", {"file_storage_path": str(folder / "plain")}),
+            "shared": Backend(shared, "dynamic", {**kvtier, "interface_v1": 1}),
             "flat": Backend(host, "dynamic", {**kvtier, "interface_v1": 0}),
             "cached": Backend(
                 host, "file", {"file_storage_path": str(folder / "cached"), "enable_metadata_cache": True}
             ),
         }
-        for name in ("kvtier", "flat"):
+        for name in ("kvtier", "shared", "flat"):
             stack.callback(backends[name].storage.close)
-        sides = {name: _Side(host, backend, pages, asked) for name, backend in backends.items()}
+        sides = {
+            name: _Side(shared if name == "shared" else host, backend, pages, asked, seed)
+            for seed, (name, backend) in enumerate(backends.items())
+        }
         for side in sides.values():
             side.check()
         measures = {
@@ -77,10 +84,11 @@ def run(scale: Scale) -> list[Result]:
 class _Side:
     """One backend, with keys that are new at every set."""
 
-    def __init__(self, host: HostPool, backend: Backend, pages: int, asked: int) -> None:
+    def __init__(self, host: HostPool, backend: Backend, pages: int, asked: int, seed: int) -> None:
+        """seed: another one for each side, as two of them share a namespace."""
         self._host, self._backend = host, backend
         self._pages, self._asked = pages, asked
-        self._random = np.random.default_rng(1)
+        self._random = np.random.default_rng(seed)
         self._keys: list[str] = []
 
     def measure(self, what: str) -> float:
@@ -130,6 +138,16 @@ def _results(seconds: dict[tuple[str, str], float], pages: int) -> list[Result]:
     ]
     results += [
         Result(f"{what}, zero copy", speed("kvtier", what), "GB/s", "torch copy", speed("memory", "copy"))
+        for what in ("set", "get")
+    ]
+    results += [
+        Result(
+            f"{what}, pool in shared memory",
+            speed("shared", what),
+            "GB/s",
+            "pool in private memory",
+            speed("kvtier", what),
+        )
         for what in ("set", "get")
     ]
     us = {name: seconds[name, "exists"] * 1e6 for name in ("kvtier", "file", "cached")}

@@ -20,8 +20,8 @@ _MEMORY: Final = "sglang.srt.mem_cache."
 class HostPool:
     """SGLang's host pool of KV pages, filled with random numbers."""
 
-    def __init__(self, pages: int) -> None:
-        """BenchSkipped where SGLang cannot be imported."""
+    def __init__(self, pages: int, allocator: Literal["default", "shm"] = "default") -> None:
+        """allocator: SGLang's name for private or for shared memory. BenchSkipped where SGLang is missing."""
         try:
             self._torch = import_module("torch")
             device_pools = import_module(_MEMORY + "memory_pool")
@@ -59,6 +59,7 @@ class HostPool:
                 start_layer=0,
                 end_layer=LAYERS - 1,
                 host_token_capacity=tokens,
+                allocator_type=allocator,
             )
         self.indices = self._torch.arange(tokens)
         self._words = self.pool.kv_buffer.view(self._torch.int16)
