@@ -72,7 +72,7 @@ def evict(namespace: str, address: str, size: str | None) -> None:
 def floor(namespace: str, size: str, address: str) -> None:
     """Leave SIZE of the arena to NAMESPACE (the start of its id is enough), whatever others store; 0: none.
 
-    Holds for what it stores from now on, and until the daemon ends: the next one's configuration says (floors).
+    Holds for what it stores from now on, until another daemon opens it, whose configuration says (floors).
     """
     size_bytes = _parsed(parse_size, "size", size)
     with ControlChannel(address) as channel:

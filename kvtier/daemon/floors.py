@@ -40,7 +40,9 @@ class FloorKeeper:
         self._states = {row["index"]: self._state(row, row["floor"]) for row in store.namespaces()}
 
     def open(self, id: bytes, index: int, label: str) -> None:
-        """It is opened, or has its label now: the configuration says what its floor is, unless an operator did."""
+        """It is opened, or has its label now: the configuration says what its floor is, unless an operator
+        has.
+        """
         row = next(row for row in self._store.namespaces() if row["index"] == index)
         former = self._states.get(index)
         if former is not None and former.by_operator:

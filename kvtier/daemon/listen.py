@@ -46,14 +46,25 @@ class Claim:
     def renew(self) -> None:
         """Make the directory and the lock anew where they are gone; then the paths may be bound again.
 
-        AlreadyServing when another daemon has come in between.
+        AlreadyServing when another daemon has come in between, ConfigError when a path is something else's.
         """
         self._make_directory()
+        for path in self._paths:
+            _refuse_other(path, self.address)
         if _identity(self._lock_path) != self._noted[self._lock_path]:
             former, self._lock = self._lock, self._take_lock()
             former.forget()
             # At once: what fails behind it is tried again, and this one must not be taken for another's then.
             self._noted[self._lock_path] = _identity(self._lock_path)
+
+    def place(self, bound: Path) -> None:
+        """Give the socket that was bound as `bound` the address, instead of whatever socket has it.
+
+        ConfigError when something else has it.
+        """
+        if self.address.path is not None:
+            _refuse_other(self.address.path, self.address)
+            bound.replace(self.address.path)
 
     def _make_directory(self) -> None:
         """One that others share, such as /tmp, is taken as it is."""
@@ -75,10 +86,14 @@ class Claim:
             ) from None
 
     def release(self) -> None:
-        """Remove the sockets, unless another daemon has the address now; let go of the lock. Idempotent."""
+        """Remove the sockets, unless another daemon has the address now; let go of the lock. Idempotent.
+
+        What others have put in their place stays.
+        """
         if not self._lock.taken_over():
             for path in self._paths:
-                path.unlink(missing_ok=True)
+                if not _is_other(path):
+                    path.unlink(missing_ok=True)
         self._lock.release()
 
 
@@ -90,13 +105,23 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _remove_stale(path: Path, address: Address) -> None:
+def _is_other(path: Path) -> bool:
+    """Somebody has put something there that is no socket."""
     try:
-        mode = path.lstat().st_mode
+        return not stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
+        return False
+
+
+def _refuse_other(path: Path, address: Address) -> None:
+    if _is_other(path):
         raise ConfigError(f"address = '{address}': {path} exists and is not a socket")
+
+
+def _remove_stale(path: Path, address: Address) -> None:
+    _refuse_other(path, address)
+    if not os.path.lexists(path):
+        return
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

@@ -26,7 +26,7 @@ from kvtier import logs
 from kvtier.address import Address, parse_address, parse_host_port
 from kvtier.clock import Clock, MonotonicClock
 from kvtier.config import Config
-from kvtier.daemon import arena, service
+from kvtier.daemon import arena, service, watches
 from kvtier.daemon.floors import FloorKeeper
 from kvtier.daemon.health import Health
 from kvtier.daemon.limits import check_free, check_machine
@@ -48,11 +48,8 @@ from kvtier.wire.codec import MESSAGE_BYTES_MAX
 
 DRAIN_POLL_S: Final = 0.02
 GRPC_STOP_S: Final = 0.5
-SETTLE_POLL_S: Final = 0.5
 ROOM_POLL_S: Final = 0.005
-STORAGE_LOOK_S: Final = 1.0
 SOCKETS_LOOK_S: Final = 0.5
-FLOORS_LOOK_S: Final = 1.0
 FORMER_GRPC_S: Final = 60.0
 """What a call may still take that came in by a socket which is gone."""
 
@@ -176,15 +173,14 @@ class Daemon:
         await self._listen_grpc(claim)
         claim.note()
         self._http = self._start_http(stack)
-        watches = (
-            self._watch_population(),
-            self._watch_storage(),
-            self._watch_sockets(claim),
-            self._watch_floors(),
-            arena.watch_damage(self._store),
-        )
-        for watching in watches:
-            stack.callback(asyncio.create_task(watching).cancel)
+        for name, watch in (
+            ("population", lambda: watches.population(self._store, config.dram)),
+            ("storage", lambda: watches.storage(self._storage)),
+            ("sockets", lambda: self._watch_sockets(claim)),
+            ("floors", lambda: watches.floors(self._floors)),
+            ("damage", lambda: arena.watch_damage(self._store)),
+        ):
+            stack.callback(asyncio.create_task(watches.kept(name, watch)).cancel)
         files.settle()
         self._log.info(
             "serving",
@@ -279,7 +275,7 @@ class Daemon:
         self._servers.append(server)
         if path is not None:
             claim.access.open_socket(bound_path)
-            bound_path.replace(path)
+            claim.place(bound_path)
         for served in ("", name):
             await self._health.set(served, health_pb2.HealthCheckResponse.SERVING)
 
@@ -314,30 +310,6 @@ class Daemon:
             if self._store.populated_bytes() >= slab_bytes:
                 return
             await asyncio.sleep(ROOM_POLL_S)
-
-    async def _watch_population(self) -> None:
-        """The arena is populated in the background; say how that ended, once."""
-        while self._store.population_error() is None:
-            if self._store.populated_bytes() >= self._config.dram:
-                self._log.info("the arena is populated", bytes=self._store.populated_bytes())
-                return
-            await asyncio.sleep(SETTLE_POLL_S)
-        self._log.error(
-            "the arena could not be populated; what there is serves",
-            error=self._store.population_error(),
-            bytes=self._store.populated_bytes(),
-        )
-
-    async def _watch_storage(self) -> None:
-        """Say once what becomes of storage; engines notice nothing of it."""
-        while self._storage.on:
-            self._storage.notice()
-            await asyncio.sleep(STORAGE_LOOK_S)
-
-    async def _watch_floors(self) -> None:
-        while True:
-            await asyncio.sleep(FLOORS_LOOK_S)
-            self._floors.look()
 
     async def _watch_sockets(self, claim: Claim) -> None:
         """Somebody removes the sockets: engines that are attached do not notice, others would find nobody."""

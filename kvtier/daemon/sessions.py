@@ -27,6 +27,7 @@ from kvtier.clock import Clock
 from kvtier.daemon.deaths import Deaths
 from kvtier.daemon.names import shown
 from kvtier.daemon.survivors import Survivors
+from kvtier.daemon.watches import kept
 from kvtier.errors import Draining, LimitReached, UnknownSession
 from kvtier.io import fdpass
 from kvtier.io.access import Access
@@ -119,7 +120,7 @@ class Sessions:
         self._access.open_socket(self._path)
         listener.listen(2 * STRANGERS_MAX)
         self._listener, self._bound = listener, os.stat(self._path)
-        self._accepting = [self._spawn(self._accept(listener))]
+        self._accepting = [self._spawn(kept("session socket", lambda: self._accept(listener)))]
 
     def refuse_new(self) -> None:
         """No attach from now on; sessions that are open live on."""

@@ -67,6 +67,29 @@ def test_one_name_alone(daemon: Daemon) -> None:
     assert "is served by another kvtier daemon" in refused.stderr
 
 
+def test_a_file_in_a_sockets_place_stays_what_it_is(daemon: Daemon) -> None:
+    with daemon.client() as client:
+        store(client.namespace(PRINT, CHUNK), keys_of("a", 3))
+    for name in ("kvtier.sock", "kvtier.sock.session"):
+        path = daemon.directory / name
+        daemon.signal(signal.SIGSTOP)  # it must not listen anew before the file is there
+        path.unlink()
+        path.write_text("somebody's")
+        daemon.signal(signal.SIGCONT)
+        until(lambda path=path: f"{path} exists and is not a socket" in daemon.log(), "the refusal")
+        assert path.read_text() == "somebody's"
+        path.unlink()
+        until(lambda: attaches(daemon), "the daemon listens anew")
+    daemon.signal(signal.SIGSTOP)
+    path.unlink()
+    path.write_text("somebody's")
+    assert daemon.process.poll() is None
+    daemon.signal(signal.SIGCONT)
+    assert daemon.stop() == 0
+    assert path.read_text() == "somebody's"
+    path.unlink()
+
+
 def test_a_directory_that_others_share(daemon: Daemon) -> None:
     daemon.directory.chmod(0o1777)
     with daemon.client() as client:

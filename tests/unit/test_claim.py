@@ -1,6 +1,7 @@
 """A daemon's claim on its address: made anew where names were removed, and never another daemon's."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from kvtier.io.lockfile import HeldElsewhere, LockFile
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[Claim]:
-    """Its sockets are plain files here: what is bound to a name does not matter."""
+    """Nobody listens on its sockets: what is bound to a name does not matter."""
     claim = Claim(parse_address(f"unix:{directory}/kvtier.sock"))
     bind(directory)
     claim.note()
@@ -27,7 +28,7 @@ def claimed(directory: Path) -> Iterator[Claim]:
 
 def bind(directory: Path) -> None:
     for name in ("kvtier.sock", "kvtier.sock.session"):
-        (directory / name).write_text("")
+        os.mknod(directory / name, stat.S_IFSOCK | 0o600)
 
 
 def remove_all(directory: Path) -> None:
