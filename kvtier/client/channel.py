@@ -207,7 +207,7 @@ class ControlChannel:
 
 
 class ToolSession:
-    """The hot calls over gRPC, for tools and tests. It reads and writes no payload."""
+    """The hot calls that read, over gRPC, for tools and tests. It sees no payload."""
 
     def __init__(self, control: ControlChannel, session: int, events: Any) -> None:
         self.session = session
@@ -231,10 +231,6 @@ class ToolSession:
         """Pin the leading keys that are there."""
         return self._control._call(self._stub.Lease, self._keys(namespace_id, keys))
 
-    def reserve(self, namespace_id: bytes, keys: Iterable[bytes]) -> pb.ReserveReply:
-        """Slots for the keys that are not there."""
-        return self._control._call(self._stub.Reserve, self._keys(namespace_id, keys))
-
     def touch(self, namespace_id: bytes, keys: Iterable[bytes]) -> None:
         """Mark as used."""
         self._control._call(self._stub.Touch, self._keys(namespace_id, keys))
@@ -242,15 +238,6 @@ class ToolSession:
     def release(self, lease: int) -> None:
         """Give a read lease back."""
         self._control._call(self._stub.Release, pb.LeaseRequest(session=self.session, lease=lease))
-
-    def abort(self, lease: int) -> None:
-        """Free the slots of a write lease."""
-        self._control._call(self._stub.Abort, pb.LeaseRequest(session=self.session, lease=lease))
-
-    def commit(self, lease: int, keep: bytes = b"") -> bool:
-        """Make chunks readable; False when the namespace was cleared meanwhile."""
-        request = pb.CommitRequest(session=self.session, lease=lease, keep=keep)
-        return bool(self._control._call(self._stub.Commit, request).readable)
 
     def close(self) -> None:
         """End the session; its leases go back."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
-import numpy as np
 
 import kvtier.wire._gen.kvtier_pb2 as pb
 import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
@@ -136,7 +135,7 @@ class Service:
         self._namespaces.set_floor(request.namespace_id, request.bytes)
         return pb.Empty()
 
-    # ---- the hot calls, for tools ----
+    # ---- the hot calls that read, for tools ----
 
     @unary
     async def Lookup(self, request: pb.KeysRequest, context: Context) -> pb.LookupReply:
@@ -148,11 +147,6 @@ class Service:
     async def Lease(self, request: pb.KeysRequest, context: Context) -> pb.LeaseReply:
         grant = self._store.lease(*self._batch(request))
         return pb.LeaseReply(lease=grant.lease, slots=_slots(grant.refs))
-
-    @unary
-    async def Reserve(self, request: pb.KeysRequest, context: Context) -> pb.ReserveReply:
-        grant = self._store.reserve(*self._batch(request))
-        return pb.ReserveReply(lease=grant.lease, grants=bytes(grant.grants), slots=_slots(grant.refs))
 
     @unary
     async def Touch(self, request: pb.KeysRequest, context: Context) -> pb.Empty:
@@ -169,20 +163,6 @@ class Service:
         session = self._sessions.require_plain(request.session)
         with _known_lease():
             self._store.release(session, request.lease)
-        return pb.Empty()
-
-    @unary
-    async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitReply:
-        session = self._sessions.require_plain(request.session)
-        keep = np.frombuffer(request.keep, np.uint8) if request.keep else None
-        with _known_lease():
-            return pb.CommitReply(readable=self._store.commit(session, request.lease, keep))
-
-    @unary
-    async def Abort(self, request: pb.LeaseRequest, context: Context) -> pb.Empty:
-        session = self._sessions.require_plain(request.session)
-        with _known_lease():
-            self._store.abort(session, request.lease)
         return pb.Empty()
 
     def _batch(self, request: pb.KeysRequest) -> tuple[int, int, list[bytes]]:

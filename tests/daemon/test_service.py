@@ -6,8 +6,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from harness import key_of, keys_of, until
+from harness import key_of, keys_of, store, until
 
+import kvtier.wire._gen.kvtier_pb2 as pb
 from kvtier.daemon.service import CHUNKS_LISTED_MAX, KEYS_MAX, SERVICE_NAME
 from kvtier.errors import (
     Draining,
@@ -19,7 +20,8 @@ from kvtier.errors import (
 )
 from kvtier.format.fingerprint import canonical_json, namespace_id
 
-TEXT = canonical_json({"model": "m"})
+PRINT = {"model": "m"}
+TEXT = canonical_json(PRINT)
 ID = namespace_id(TEXT)
 CHUNK = 65536
 
@@ -67,63 +69,71 @@ def test_fingerprints_that_are_not_canonical(control, text):
         control.open_namespace(text, CHUNK)
 
 
-def test_the_hot_calls(control, tool):
+def stored(daemon, keys):
+    """By an engine, which has gone since."""
+    with daemon.client() as client:
+        assert store(client.namespace(PRINT, CHUNK), keys) == len(keys)
+
+
+def test_the_hot_calls(daemon, control, tool):
     keys = keys_of("a", 4)
-    written = tool.reserve(ID, keys)
-    assert list(written.grants) == [0, 0, 0, 0]
-    assert len({slot.offset for slot in written.slots}) == 4
-    assert list(tool.reserve(ID, keys[:1]).grants) == [2]  # pending
     assert tool.lookup(ID, keys) == 0
-    assert tool.commit(written.lease, keep=b"\1\1\0\1")
+    stored(daemon, keys[:2])
     assert tool.lookup(ID, keys) == 2
-    assert list(tool.reserve(ID, keys[:2]).grants) == [1, 1]  # present
     read = tool.lease(ID, keys)
-    assert [slot.slot for slot in read.slots] == [slot.slot for slot in written.slots[:2]]
+    assert len({slot.offset for slot in read.slots}) == 2
     tool.touch(ID, keys)
-    info = next(item for item in control.list_sessions())
+    info = next(item for item in control.list_sessions() if item.session == tool.session)
     assert (info.client, info.read_leases, info.pinned_slots, info.reserved_slots) == ("a tool", 1, 2, 0)
     tool.release(read.lease)
     assert control.daemon_stats().counters["hits"] == 2
     assert control.evict(ID, 1) == CHUNK
-    assert control.clear_namespace(ID) == 2
+    assert control.clear_namespace(ID) == 1
     assert tool.lookup(ID, keys) == 0
     assert control.open_namespace(TEXT, CHUNK).epoch == 2
 
 
-def test_commit_after_a_clear_says_so(control, tool):
-    written = tool.reserve(ID, keys_of("a", 2))
-    control.clear_namespace(ID)
-    assert tool.commit(written.lease) is False
-    assert tool.lookup(ID, keys_of("a", 2)) == 0
+def test_who_has_no_shared_memory_makes_no_chunk(daemon, tool):
+    """Not by a lease of an engine's either: it holds what lay in the slot before."""
+    calls = {method.name for method in pb.DESCRIPTOR.services_by_name["Control"].methods}
+    assert not calls & {"Reserve", "Commit", "Abort"}
+    with daemon.client() as client, client.namespace(PRINT, CHUNK).reserve(keys_of("a", 2)) as write:
+        assert len(write.keys) == 2
+        for lease in range(1, 9):
+            with pytest.raises(UnknownLease):
+                tool.release(lease)
+        assert tool.lookup(ID, keys_of("a", 2)) == 0
+        assert tool.lease(ID, keys_of("a", 2)).lease == 0
 
 
-def test_leases_that_are_not(tool):
-    written = tool.reserve(ID, keys_of("a", 1))
-    tool.abort(written.lease)
-    for call in (tool.commit, tool.abort, tool.release):
-        for lease in (written.lease, 0, 1 << 60):
-            with pytest.raises(UnknownLease, match="lease"):
-                call(lease)
+def test_leases_that_are_not(daemon, tool):
+    stored(daemon, keys_of("a", 1))
+    read = tool.lease(ID, keys_of("a", 1))
+    tool.release(read.lease)
+    for lease in (read.lease, 0, 1 << 60):
+        with pytest.raises(UnknownLease, match="lease"):
+            tool.release(lease)
     assert tool.lease(ID, [key_of("nobody stored this")]).lease == 0
 
 
-def test_a_lease_of_another_session(control, tool):
-    written = tool.reserve(ID, keys_of("a", 1))
+def test_a_lease_of_another_session(daemon, control, tool):
+    stored(daemon, keys_of("a", 1))
+    read = tool.lease(ID, keys_of("a", 1))
     with closing(control.open_session("another")) as other, pytest.raises(UnknownLease):
-        other.commit(written.lease)
-    assert tool.commit(written.lease)
+        other.release(read.lease)
+    tool.release(read.lease)
 
 
 @pytest.mark.parametrize("length", [0, 15, 65, 4096])
 def test_keys_of_a_wrong_length(tool, length):
-    for call in (tool.lookup, tool.lease, tool.reserve, tool.touch):
+    for call in (tool.lookup, tool.lease, tool.prefetch, tool.touch):
         with pytest.raises(InvalidArgument, match=rf"keys\[1\] has {length} bytes; 16 to 64"):
             call(ID, [bytes(16), bytes(length)])
 
 
-def test_keys_at_both_ends_of_the_allowed_length(tool):
+def test_keys_at_both_ends_of_the_allowed_length(daemon, tool):
     keys = [b"s" * 16, b"l" * 64, b"l" * 63 + b"m"]
-    assert tool.commit(tool.reserve(ID, keys).lease)
+    stored(daemon, keys)
     assert tool.lookup(ID, keys) == 3
 
 
@@ -143,12 +153,14 @@ def test_namespaces_nobody_opened(control, tool):
 
 
 def test_a_session_that_ended_gives_everything_back(daemon, control, tool):
-    tool.reserve(ID, keys_of("a", 3))
+    stored(daemon, keys_of("a", 3))
+    tool.lease(ID, keys_of("a", 3))
+    assert control.daemon_stats().counters["pinned_slots"] == 3
     tool.close()
     until(lambda: not control.list_sessions(), "the end of the stream was seen")
-    assert control.daemon_stats().counters["reserved_slots"] == 0
+    assert control.daemon_stats().counters["pinned_slots"] == 0
     with pytest.raises(UnknownSession, match="not an open session"):
-        tool.reserve(ID, keys_of("a", 3))
+        tool.lease(ID, keys_of("a", 3))
 
 
 def test_an_engines_session_is_not_a_tools(daemon, tool):
@@ -158,15 +170,15 @@ def test_an_engines_session_is_not_a_tools(daemon, tool):
         assert number != tool.session
         tool.session = number
         with pytest.raises(UnknownSession):
-            tool.reserve(ID, keys_of("a", 1))
+            tool.lease(ID, keys_of("a", 1))
 
 
-def test_chunks_in_pages(control, tool):
+def test_chunks_in_pages(daemon, control):
     keys = keys_of("a", 5)
-    tool.commit(tool.reserve(ID, keys).lease)
-    tool.reserve(ID, keys_of("b", 1))
-    first = control.list_chunks(ID, limit=4)
-    rest = control.list_chunks(ID, after_slot=first[-1].slot)
+    stored(daemon, keys)
+    with daemon.client() as client, client.namespace(PRINT, CHUNK).reserve(keys_of("b", 1)):
+        first = control.list_chunks(ID, limit=4)
+        rest = control.list_chunks(ID, after_slot=first[-1].slot)
     chunks = first + rest
     assert len(first) == 4
     assert {chunk.key for chunk in chunks if chunk.state == "committed"} == set(keys)
@@ -174,10 +186,11 @@ def test_chunks_in_pages(control, tool):
     assert all(chunk.offset % 4096 == 0 and chunk.generation > 0 for chunk in chunks)
 
 
-def test_drain_waits_and_reports(control, tool):
-    tool.reserve(ID, keys_of("a", 1))
+def test_drain_waits_and_reports(daemon, control, tool):
+    stored(daemon, keys_of("a", 1))
+    tool.lease(ID, keys_of("a", 1))
     assert control.drain(0.05) == 1
-    assert list(tool.reserve(ID, keys_of("b", 1)).grants) == [4]  # an answer, not an error
+    assert tool.lease(ID, keys_of("a", 1)).lease == 0  # an answer, not an error
     with pytest.raises(Draining):
         control.open_session("late")
     with pytest.raises(InvalidArgument, match="deadline_s"):
@@ -221,7 +234,4 @@ def daemon_tasks(daemon):
 
 def test_the_first_reserve_finds_room_however_long_the_arena_takes(start_daemon):
     daemon = start_daemon("1GiB", "--slab", "1GiB")
-    with closing(daemon.control()) as control:
-        control.open_namespace(TEXT, CHUNK)
-        with closing(control.open_session("a tool")) as session:
-            assert session.commit(session.reserve(ID, keys_of("early", 4)).lease)
+    stored(daemon, keys_of("early", 4))
