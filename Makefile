@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device model-check asan tsan fuzz lint format bench bench-sglang reliability clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device model-check asan tsan fuzz simulate lint format bench bench-sglang reliability clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-sglang  SGLang's own pools and engine on kvtier"
 	@echo "make model-check  the shared-memory protocol, searched whole by Spin, and each rule taken out of it"
 	@echo "make asan, tsan   the native tests under one sanitizer    make fuzz SECONDS=60"
+	@echo "make simulate SEEDS=200   hosts on one root under schedules, clocks and weathers that the seed decides"
 	@echo "make lint         format, lint, types      make format   rewrite what can be rewritten"
 	@echo "make bench        every named benchmark, with its reference measured in the same run"
 	@echo "make bench-sglang the one that needs SGLang, beside its own file backend (make bench runs it too)"
@@ -97,6 +98,12 @@ fuzz: setup
 	KVTIER_SANITIZERS=asan KVTIER_FUZZ_SECONDS=$(SECONDS) sh tpu_sync_native/tests/run.sh \
 		--timeout $$(($(SECONDS) + 100)) --verbose -R fuzz
 	KVTIER_FUZZ_SECONDS=$(SECONDS) $(PY) -m pytest --timeout $$(($(SECONDS) + 100)) tests/daemon/test_fuzz.py
+
+# So many runs of other seeds than test-native's, about half a second each.
+SEEDS ?= 200
+simulate: setup
+	KVTIER_SANITIZERS=asan KVTIER_SIM_SEEDS=$(SEEDS) sh tpu_sync_native/tests/run.sh \
+		--timeout $$(($(SEEDS) * 5 + 100)) --verbose -R hosts_sim
 
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that every lane finds `harness`
+sys.path.insert(0, str(Path(__file__).parent))  # so that every lane finds `harness` and `seeds`
 
 from harness import Daemon, running_daemon
+from seeds import pytest_runtest_makereport, seed
+
+__all__ = ["pytest_runtest_makereport", "seed"]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ A key's chunk has the same bytes whoever writes it, so every byte that is read c
 
 import random
 import threading
-import time
 
 import pytest
 from harness import Daemon, bytes_of, child, key_of, line_of, load
@@ -51,10 +50,8 @@ with Client.connect(sys.argv[1], deadline_ms=5000, name="soak") as client:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["lru", "s3fifo"])
-def test_threads_and_processes_read_only_what_was_written(start_daemon, policy: str) -> None:
+def test_threads_and_processes_read_only_what_was_written(start_daemon, policy: str, seed: int) -> None:
     daemon: Daemon = start_daemon("4MiB", "--policy", policy, "--slots-max", "1024")
-    seed = time.time_ns() & 0xFFFF
-    print(f"seed {seed}")
     errors: list[BaseException] = []
     stop, counts = threading.Event(), {"loaded": 0, "stored": 0}
     here = str(__file__).rpartition("/")[0]

@@ -65,7 +65,9 @@ class Host:
 
 
 @pytest.mark.slow
-def test_two_hosts_share_a_root_that_is_too_small(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_two_hosts_share_a_root_that_is_too_small(
+    start_daemon: StartDaemon, tmp_path: Path, seed: int
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     # Segments of 2 MiB: the quota is kept in whole segments and in what a host reserves for its open one, so
@@ -80,8 +82,6 @@ def test_two_hosts_share_a_root_that_is_too_small(start_daemon: StartDaemon, tmp
         )
         for _ in range(2)
     ]
-    seed = time.time_ns() & 0xFFFF
-    print(f"seed {seed}")
     usages: list[int] = []
     kills = 0
 

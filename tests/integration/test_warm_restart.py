@@ -303,10 +303,8 @@ client.close()
 """
 
 
-def test_kills_under_load_lose_nothing_that_was_committed(start_daemon: StartDaemon) -> None:
+def test_kills_under_load_lose_nothing_that_was_committed(start_daemon: StartDaemon, seed: int) -> None:
     daemon = start_daemon("128MiB")
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     kills = int(os.environ.get("KVTIER_RESTART_KILLS", "6"))
     with ExitStack() as stack:
