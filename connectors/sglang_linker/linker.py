@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 import torch
-from kvtier_connectors.common.guard import guarded, nothing
+from kvtier_connectors.common.guard import guarded, nothing, record_fault
 from kvtier_connectors.sglang_hicache.copier import Copier
 from kvtier_connectors.sglang_hicache.fingerprint import model_record
 from kvtier_connectors.sglang_hicache.shelf import Shelf
@@ -55,6 +55,7 @@ class KvtierLinker(UnifiedCacheLinker):
         settings = parse(extra_config)
         parallel = _parallel(params)
         pool = device_pool(params, components)
+        device = _device(pool)
         self.forward_stream = forward_stream
         self.pools = {PoolName.KV: pool}
         self.layer_done_counter = LayerWiseLoadCounter(len(pool.layers))
@@ -71,7 +72,7 @@ class KvtierLinker(UnifiedCacheLinker):
             self._client,
             threads=settings.copy_threads,
             load_deadline_ms=settings.load_deadline_ms,
-            device=_device(pool),
+            device=device,
         )
         namespace = self._client.namespace(
             _fingerprint(server_args, pool, parallel, settings.weights_id),
@@ -118,9 +119,15 @@ class KvtierLinker(UnifiedCacheLinker):
 
     def start_layer_wise_loading(self) -> int:
         """Begin the queued loads, after what is launched on the device by now."""
-        ready = device_module.Event()
-        ready.record()
-        return self._loads.start([ready])
+        try:
+            ready = device_module.Event()
+            ready.record()
+            return self._loads.start([ready])
+        except Exception as error:
+            # The batch counts as failed, and its pages are about to be freed: nothing may be written later.
+            record_fault("KvtierLinker.start_layer_wise_loading", error)
+            self._loads.cancel_all()
+            return -1
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
         """Wait until this batch is over: at most `load_deadline_ms`. True: all of it landed."""
@@ -132,6 +139,7 @@ class KvtierLinker(UnifiedCacheLinker):
 
     # ---- from the device ----
 
+    @guarded(lambda *_, **__: False)
     def offload(self, transfers: Any, session_id: str | None = None) -> bool:
         """Queue a node's pages. Those that are there already, loaded ones too, cost a look."""
         kv = _kv(transfers)
@@ -140,6 +148,7 @@ class KvtierLinker(UnifiedCacheLinker):
         self._offloads.give(Offload(kv.keys, kv.device_indices, self.record_offload_ready()))
         return True
 
+    @guarded(lambda *_: 0)
     def num_completed_offloads(self) -> int:
         """Results that can be fetched. SGLang asks at every step."""
         self._promises.drop_stale()

@@ -118,10 +118,14 @@ class Loads:
         self._started.discard(index)
         return self._counter.finish(index)
 
-    def drain(self) -> None:
-        """Give back what is queued; wait for what has begun."""
+    def cancel_all(self) -> None:
+        """Give back what is queued."""
         for rid in list(self._queued):
             self.cancel(rid)
+
+    def drain(self) -> None:
+        """`cancel_all`, and wait for what has begun."""
+        self.cancel_all()
         self._batches.join()
         self._started.clear()
 
@@ -137,6 +141,9 @@ class Loads:
         while (batch := self._batches.get()) is not None:
             try:
                 self._run(batch)
+            except Exception as fault:  # whatever it is: a forward pass waits for these layers
+                record_fault("Loads", fault)
+                self._counter.fail(batch.index, fault)
             finally:
                 self._batches.task_done()
         self._batches.task_done()

@@ -1,11 +1,15 @@
 """SGLang's tree linked to kvtier without a host tier: bytes, promises, and what faults cost."""
 
+import signal
+import time
+
 import pytest
 import torch
 from harness import Daemon, until
 from linker_inprocess import PAGE_TOKENS, LinkedStack
 
 PAGES = 6
+NOTICEABLE_S = 2.0  # forty times the deadline of one call
 PROMPT = list(range(100, 100 + PAGES * PAGE_TOKENS))
 
 
@@ -122,3 +126,50 @@ def test_a_batch_that_never_began_has_not_landed(daemon: Daemon) -> None:
     with LinkedStack(daemon.address) as stack:
         assert not stack.linker.finish_layer_wise_loading(-1)
         assert not stack.linker.finish_layer_wise_loading(0)
+
+
+def test_of_several_ranks_one_that_lost_its_promise_loads_nothing_and_says_so(daemon: Daemon) -> None:
+    with LinkedStack(daemon.address) as stack:
+        stack.store(PROMPT)
+        stack.settle()
+        stack.cache.reset()
+        stack.linker._alone = False  # the others have queued theirs
+        request, found = stack.match(PROMPT)
+        stack.linker._promises.drop_all()
+        assert stack.queue(request, found) == len(PROMPT)
+        _, failed = stack.forward(request)
+        assert failed == [request]
+
+
+def test_a_hung_daemon_costs_one_deadline(daemon: Daemon) -> None:
+    with LinkedStack(daemon.address, deadline_ms=50) as stack:
+        stack.store(PROMPT)
+        stack.settle()
+        stack.cache.reset()
+        daemon.signal(signal.SIGSTOP)
+        try:
+            began_s = time.monotonic()
+            for i in range(20):
+                assert stack.match(PROMPT, f"request {i}")[1].host_hit_length == 0
+            assert time.monotonic() - began_s < NOTICEABLE_S
+        finally:
+            daemon.signal(signal.SIGCONT)
+        until(lambda: stack.match(PROMPT, "later")[1].host_hit_length, "the linker has attached anew", 20)
+
+
+def test_a_fault_in_the_load_thread_leaves_no_forward_pass_waiting(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LinkedStack(daemon.address) as stack:
+        stack.store(PROMPT)
+        stack.settle()
+        stack.cache.reset()
+        request, found = stack.match(PROMPT)
+        stack.queue(request, found)
+        namespace = stack.linker._loads._namespace
+        release = namespace.release_slots
+        with monkeypatch.context() as broken:
+            broken.setattr(namespace, "release_slots", lambda lease: release(lease) or 1 / 0)
+            broken.setattr(stack.linker._copier, "copy_parts", lambda *_args: 1 / 0)
+            _, failed = stack.forward(request)
+        assert failed == [request]

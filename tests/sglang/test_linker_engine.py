@@ -1,14 +1,13 @@
-"""A real engine without a host tier of its own, linked to kvtier."""
+"""Real engines without a host tier of their own, linked to kvtier."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hosts import Host
-from sglang_engines import PAGE_TOKENS, Answers, Engine, References, tokens
+import pytest
+from hosts import Host, running_host
+from restarts import FOUND_TOKENS, PAGES, PROMPTS, Restarts
+from sglang_engines import PAGE_TOKENS, Answers
 
-PROMPTS = [tokens(400, seed) for seed in range(4)]
-PAGES = 400 // PAGE_TOKENS
-WHOLE_PAGES = PAGES * PAGE_TOKENS - PAGE_TOKENS  # the last token is always computed
 LINKED = {
     "enable_hierarchical_cache": False,
     "hicache_storage_backend": None,
@@ -18,10 +17,22 @@ LINKED = {
     "unified_cache_external_linker_config": {
         "linker": "KvtierLinker",
         "linker_module_path": "kvtier_connectors.sglang_linker",
-        # Both processes have few cores here: who is not scheduled is not hung.
+        # Engine and daemon have few cores here: who is not scheduled is not hung.
         "linker_extra_config": {"deadline_ms": 5000},
     },
 }
+ModelOf = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def restarts(tmp_path_factory: pytest.TempPathFactory) -> Restarts:
+    return Restarts(tmp_path_factory.mktemp("linked"))
+
+
+@pytest.fixture
+def linked_host() -> Iterator[Host]:
+    with running_host() as started:
+        yield started
 
 
 def first_of(answers: Answers) -> Answers:
@@ -29,36 +40,41 @@ def first_of(answers: Answers) -> Answers:
     return Answers(answers.tokens[:1], answers.logprobs[:1], answers.cached[:1], answers.from_storage[:1])
 
 
-def test_a_linked_engine_finds_what_another_computed_and_lives_on_without_the_daemon(
-    host: Host, start: Callable[..., Engine], references: References, model_of: Callable[[str], Path]
+def test_it_finds_what_another_computed_and_lives_on_without_the_daemon(
+    linked_host: Host, restarts: Restarts, model_of: ModelOf
 ) -> None:
-    model = model_of("dense")
-    wanted = references.answers(model, PROMPTS)
+    host, model = linked_host, model_of("dense")
+    wanted = restarts.wanted(model)
+    with restarts.successor(model, host, LINKED) as engine:
+        found = engine.generate(PROMPTS)
+        assert found.same_as(wanted)
+        assert min(found.cached) >= FOUND_TOKENS, found.cached
+        assert host.hit_chunks() >= len(PROMPTS) * FOUND_TOKENS // PAGE_TOKENS
+        # The device holds two prompts: the first was evicted, and comes back.
+        again = engine.generate(PROMPTS[:1])
+        assert again.same_as(first_of(wanted))
+        assert again.cached[0] >= FOUND_TOKENS
+        host.wait_for(lambda: not host.leased(), "all leases are back")
 
-    first = start(model, host.address, engine=LINKED)
-    assert first.generate(PROMPTS).same_as(wanted)
-    host.wait_for(lambda: host.chunks() >= len(PROMPTS) * PAGES, "all prompts are stored")
-    # Four prompts do not fit the device: the first ones have been evicted, and come back.
-    again = first.generate(PROMPTS[:1])
-    assert again.same_as(first_of(wanted))
-    assert again.cached[0] >= WHOLE_PAGES
-    first.kill()
+        # Wrong bytes would show.
+        engine.forget()
+        assert host.spoil_every_chunk() >= PAGES
+        assert not engine.generate(PROMPTS[:1]).same_as(first_of(wanted))
 
-    second = start(model, host.address, engine=LINKED)
-    found = second.generate(PROMPTS)
-    assert found.same_as(wanted)
-    assert min(found.cached) >= WHOLE_PAGES, found.cached
-    assert host.hit_chunks() >= len(PROMPTS) * WHOLE_PAGES // PAGE_TOKENS
-    host.wait_for(lambda: not host.leased(), "all leases are back")
+        # Without a daemon there are no hits, and no request fails.
+        engine.forget()
+        host.kill()
+        alone = engine.generate(PROMPTS)
+        assert alone.same_as(wanted)
+        assert alone.cached[0] == 0
 
-    # Wrong bytes would show.
-    second.forget()
-    assert host.spoil_every_chunk() >= PAGES
-    assert not second.generate(PROMPTS[:1]).same_as(first_of(wanted))
 
-    # Without a daemon there are no hits, and no request fails.
-    second.forget()
-    host.kill()
-    alone = second.generate(PROMPTS)
-    assert alone.same_as(wanted)
-    assert alone.cached[0] == 0
+@pytest.mark.parametrize(("kind", "ranks"), [("mla", 1), ("dense", 2)])
+def test_mla_and_two_ranks(
+    linked_host: Host, restarts: Restarts, model_of: ModelOf, kind: str, ranks: int
+) -> None:
+    model = model_of(kind)
+    with restarts.successor(model, linked_host, LINKED, ranks) as engine:
+        found = engine.generate(PROMPTS)
+        assert found.same_as(restarts.wanted(model))
+        assert min(found.cached) >= FOUND_TOKENS, found.cached

@@ -1,0 +1,18 @@
+"""A real engine whose host pool only passes pages on: kvtier is all the memory beside the device."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hosts import running_host
+from restarts import FOUND_TOKENS, PROMPTS, Restarts
+
+
+def test_pages_come_back_through_a_pool_that_keeps_none(
+    tmp_path: Path, model_of: Callable[[str], Path]
+) -> None:
+    restarts, model = Restarts(tmp_path), model_of("dense")
+    passing = {"hicache_host_memory_mode": "buffer_only"}
+    with running_host() as host, restarts.successor(model, host, passing) as engine:
+        found = engine.generate(PROMPTS)
+        assert found.same_as(restarts.wanted(model))
+        assert min(found.from_storage) >= FOUND_TOKENS, found.from_storage
