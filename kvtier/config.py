@@ -45,11 +45,31 @@ def default_shm_dir() -> Path:
 
 def _address(text: str) -> str:
     address = parse_address(text)
-    if not address.is_loopback:
-        raise ValueError("reaches beyond this host, which would need TLS; use unix:/path or loopback")
     if address.path is None and address.port == 0:
         raise ValueError("has port 0; clients must know the port, 1 to 65535")
     return str(address)
+
+
+def _tls(path: str) -> str:
+    if path and not Path(path).is_absolute():
+        raise ValueError("is not an absolute path")
+    return path
+
+
+def _tls_ca(path: str, info: ValidationInfo) -> str:
+    """The last of the three, so it sees all of them and the address."""
+    path = _tls(path)
+    if not {"address", "tls_cert", "tls_key"} <= info.data.keys():
+        return path  # one of those is wrong, and is said
+    address, cert, key = (info.data[name] for name in ("address", "tls_cert", "tls_key"))
+    if not parse_address(address).is_loopback and not (path and cert and key):
+        raise ValueError(
+            f"and address = {address!r} reaches beyond this host, which takes TLS of both sides: tls_cert, "
+            "tls_key and tls_ca; else use unix:/path or loopback"
+        )
+    if path and not cert and parse_address(address).path is None:
+        raise ValueError("is set without tls_cert and tls_key")
+    return path
 
 
 def _http(text: str) -> str:
@@ -139,8 +159,8 @@ class Config(BaseModel):
 
     address: Annotated[str, AfterValidator(_address)] = Field(
         default_factory=default_address,
-        description="Where engines and tools reach the daemon: unix:/path, or host:port on loopback. "
-        "Change it to run several daemons on one host.",
+        description="Where engines and tools reach the daemon: unix:/path, or host:port (control calls only) "
+        "on loopback, with TLS also beyond. Change it to run several daemons on one host.",
     )
     dram: Annotated[Size, AfterValidator(_at_least(DRAM_BYTES_MIN, "4MiB"))] = Field(
         default=4 << 30,
@@ -161,6 +181,20 @@ class Config(BaseModel):
         default="",
         description="A group whose members may attach as well as the daemon's own user; empty: none. For "
         "engines of another user: each of them reads and writes the whole arena (docs/SECURITY.md).",
+    )
+    tls_cert: Annotated[str, AfterValidator(_tls)] = Field(
+        default="",
+        description="PEM file of the certificate that a TCP address shows; with tls_key it turns TLS on. "
+        "Clients read the same three variables: what they show, and whom they believe.",
+    )
+    tls_key: Annotated[str, AfterValidator(_tls)] = Field(
+        default="", description="PEM file of its private key, 0600."
+    )
+    tls_ca: Annotated[str, AfterValidator(_tls_ca)] = Field(
+        default="",
+        validate_default=True,
+        description="PEM file of the authority that signed the clients' certificates: others are refused. "
+        "Beyond loopback it is required, as whoever may call may clear and evict.",
     )
     policy: Literal["lru", "s3fifo"] = Field(
         default="lru",

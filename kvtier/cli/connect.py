@@ -15,7 +15,8 @@ def address_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--address",
         default=default_address,
         metavar="unix:PATH|HOST:PORT",
-        help="The daemon's address  [env: KVTIER_ADDRESS; default: this user's socket]",
+        help="The daemon's address; KVTIER_TLS_CA, _CERT and _KEY name the files of one that has TLS  "
+        "[env: KVTIER_ADDRESS; default: this user's socket]",
     )(command)
 
 

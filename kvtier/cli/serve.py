@@ -21,6 +21,9 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 
 _METAVARS = {
     "address": "unix:PATH|HOST:PORT",
+    "tls_cert": "FILE",
+    "tls_key": "FILE",
+    "tls_ca": "FILE",
     "dram": "SIZE",
     "shm_dir": "DIR",
     "http": "HOST:PORT|off",

@@ -15,8 +15,9 @@ import grpc
 
 import kvtier.wire._gen.kvtier_pb2 as pb
 import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
-from kvtier.address import parse_address
-from kvtier.errors import DaemonUnavailable, InternalError, KVTierError, by_kind
+from kvtier.address import Address, parse_address
+from kvtier.errors import DaemonUnavailable, InternalError, InvalidArgument, KVTierError, by_kind
+from kvtier.io.tls import client_tls
 from kvtier.types import (
     PROTOCOL_VERSION,
     AttachGrant,
@@ -49,11 +50,15 @@ class ControlChannel:
     """
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        """No connection is made before the first call. InvalidArgument: neither unix:PATH nor HOST:PORT."""
+        """No connection is made before the first call.
+
+        InvalidArgument: neither unix:PATH nor HOST:PORT, or a host beyond this one without TLS; ConfigError:
+        a file of TLS cannot be used (see kvtier/io/tls.py).
+        """
         parsed = parse_address(address)
         self.address = str(parsed)
         self.timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(parsed.grpc_target, options=_OPTIONS)
+        self._channel = _open(parsed)
         self._stub = pb_grpc.ControlStub(self._channel)
 
     def close(self) -> None:
@@ -204,6 +209,18 @@ class ControlChannel:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return DaemonUnavailable(f"the daemon at {self.address} did not answer in {limit_s:g} s")
         return InternalError(f"{self.address}: {code.name}: {error.details()}")
+
+
+def _open(address: Address) -> grpc.Channel:
+    tls = client_tls() if address.path is None else None
+    if tls is not None:
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key or None, tls.cert or None)
+        return grpc.secure_channel(address.grpc_target, credentials, options=_OPTIONS)
+    if not address.is_loopback:
+        raise InvalidArgument(
+            f"address is '{address}', beyond this host: set KVTIER_TLS_CA, there is TLS only"
+        )
+    return grpc.insecure_channel(address.grpc_target, options=_OPTIONS)
 
 
 class ToolSession:

@@ -16,17 +16,14 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as grpc_health  # type: ignore[attr-defined]  # not in its stubs
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from kvtier import logs
-from kvtier.address import Address, parse_address, parse_host_port
+from kvtier.address import parse_address, parse_host_port
 from kvtier.clock import Clock, MonotonicClock
 from kvtier.config import Config
 from kvtier.daemon import arena, service, watches
+from kvtier.daemon.control_port import ControlPort
 from kvtier.daemon.floors import FloorKeeper
 from kvtier.daemon.health import Health
 from kvtier.daemon.limits import check_free, check_machine
@@ -40,18 +37,15 @@ from kvtier.floors import Floors
 from kvtier.io.native import Store
 from kvtier.io.process import host_boot
 from kvtier.io.shm import ArenaFiles, memfd
+from kvtier.io.tls import read_tls
 from kvtier.metrics import POPULATION_FAILED, StatsCollector
 from kvtier.sizes import show_size
 from kvtier.types import DaemonStats
 from kvtier.version import VERSION
-from kvtier.wire.codec import MESSAGE_BYTES_MAX
 
 DRAIN_POLL_S: Final = 0.02
-GRPC_STOP_S: Final = 0.5
 ROOM_POLL_S: Final = 0.005
 SOCKETS_LOOK_S: Final = 0.5
-FORMER_GRPC_S: Final = 60.0
-"""What a call may still take that came in by a socket which is gone."""
 
 
 class Daemon:
@@ -70,8 +64,6 @@ class Daemon:
         self._draining = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._servers: list[grpc.aio.Server] = []  # the last one listens, those before end their calls
-        self._retired: set[asyncio.Task[None]] = set()
 
     async def run(self, on_ready: Callable[["Daemon"], None] = lambda _: None) -> None:
         """Serve until a signal or `request_stop`. Raises ConfigError or AlreadyServing at start."""
@@ -100,7 +92,7 @@ class Daemon:
         self._draining = True
         self._store.set_draining(True)
         self._sessions.refuse_new()
-        await self._health.set(service.SERVICE_NAME, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._control.set_not_serving()
         deadline_s += self._clock.now_s()
         while (left := self._leases()) and self._clock.now_s() < deadline_s and not self._hurry.is_set():
             with contextlib.suppress(TimeoutError):
@@ -128,6 +120,7 @@ class Daemon:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         config = self._config
+        tls = read_tls(config.tls_cert, config.tls_key, config.tls_ca)
         claim = Claim(parse_address(config.address), config.access_group)
         stack.callback(claim.release)
         self._files = files = ArenaFiles(config.shm_dir)
@@ -168,9 +161,9 @@ class Daemon:
         stack.push_async_callback(self._sessions.stop)
         self._sessions.start()
         await self._await_room()
-        self._control = self._make_control()
-        stack.push_async_callback(self._stop_grpc)
-        await self._listen_grpc(claim)
+        self._control = ControlPort(claim, self._make_service(), tls)
+        stack.push_async_callback(self._control.stop)
+        await self._control.listen()
         claim.note()
         self._http = self._start_http(stack)
         for name, watch in (
@@ -231,8 +224,7 @@ class Daemon:
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             raise ConfigError(f"the arena cannot be made: {error}") from None
 
-    def _make_control(self) -> service.Service:
-        self._health = grpc_health.HealthServicer()
+    def _make_service(self) -> service.Service:
         return service.Service(
             self._store,
             self._sessions,
@@ -241,46 +233,6 @@ class Daemon:
             drain=self.drain,
             flush=self.flush,
         )
-
-    async def _listen_grpc(self, claim: Claim) -> None:
-        """Serve the control calls at the address, in place of whatever has its name.
-
-        A server removes the name that it has bound when it stops. So it binds one of its own, which is then
-        renamed: the address outlives it.
-        """
-        server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.so_reuseport", 0),
-            ),
-        )
-        name = service.add_to(server, self._control)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (name, reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
-        reflection.enable_server_reflection(names, server)
-        path, target = claim.address.path, claim.address.grpc_target
-        if path is not None:
-            bound_path = path.with_name(f"{path.name}.{len(self._servers)}")
-            target = Address(path=bound_path).grpc_target
-        try:
-            bound = server.add_insecure_port(target)
-        except RuntimeError as error:
-            raise ConfigError(f"address = '{claim.address}' cannot be listened on: {error}") from None
-        if not bound:
-            raise ConfigError(f"address = '{claim.address}' cannot be listened on")
-        if path is None:
-            self._log.warning("any user of this host can reach a TCP address", address=str(claim.address))
-        await server.start()
-        self._servers.append(server)
-        if path is not None:
-            claim.access.open_socket(bound_path)
-            claim.place(bound_path)
-        for served in ("", name):
-            await self._health.set(served, health_pb2.HealthCheckResponse.SERVING)
-
-    async def _stop_grpc(self) -> None:
-        await asyncio.gather(*(server.stop(GRPC_STOP_S) for server in self._servers))
 
     def _start_http(self, stack: contextlib.AsyncExitStack) -> Health | None:
         if self._config.http == "off":
@@ -321,11 +273,7 @@ class Daemon:
             try:
                 claim.renew()
                 self._sessions.listen()
-                if claim.address.path is not None:
-                    former = self._servers[-1]
-                    await self._listen_grpc(claim)
-                    # Calls under way go on; the next ones of their clients come to the new one.
-                    self._retired.add(asyncio.create_task(former.stop(FORMER_GRPC_S)))
+                await self._control.listen_anew()
                 claim.note()
             except (KVTierError, OSError) as error:
                 if said != (said := str(error)):
