@@ -3,12 +3,12 @@
 from contextlib import closing
 
 import grpc
+import kvtier.wire._gen.kvtier_pb2 as pb
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from harness import key_of, keys_of, store, until
 
-import kvtier.wire._gen.kvtier_pb2 as pb
 from kvtier.daemon.service import CHUNKS_LISTED_MAX, KEYS_MAX, SERVICE_NAME
 from kvtier.errors import (
     Draining,
