@@ -61,6 +61,10 @@ class LimitReached(KVTierError):
     """A fixed limit (sessions, namespaces, pending attaches) is used up."""
 
 
+class StorageUnavailable(KVTierError):
+    """What was asked for needs the storage directory, which does not answer or refuses."""
+
+
 class AlreadyServing(KVTierError):
     """Another daemon holds the arena or the address."""
 

@@ -1,5 +1,6 @@
 """`kvtier admin`: what an operator does to a running daemon."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -88,12 +89,14 @@ def clear(namespace: str, address: str) -> None:
     """Make every chunk of NAMESPACE (the start of its id is enough) unreadable on this host, at once.
 
     Other hosts of the same storage go on with what they have; from now on they and this one share nothing of
-    NAMESPACE until the daemons start anew. To be rid of it everywhere, clear it on each host.
+    NAMESPACE until the daemons start anew. To be rid of it everywhere, clear it on each host. One that lies
+    on storage alone is named by its whole id.
     """
-    with ControlChannel(address) as channel:
-        info = resolve(namespace, channel.list_namespaces())
-        chunks = channel.clear_namespace(info.id)
-    click.echo(f"cleared {chunks:,} chunks of {info.id.hex()}")
+    with ControlChannel(address, timeout_s=60) as channel:
+        whole = re.fullmatch("[0-9a-fA-F]{32}", namespace)
+        id = bytes.fromhex(namespace) if whole else resolve(namespace, channel.list_namespaces()).id
+        chunks = channel.clear_namespace(id)
+    click.echo(f"cleared {chunks:,} chunks of {id.hex()}")
 
 
 @admin.command()

@@ -21,6 +21,7 @@ _CODES: Final[dict[type[errors.KVTierError], grpc.StatusCode]] = {
     errors.ProtocolMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Draining: grpc.StatusCode.UNAVAILABLE,
     errors.LimitReached: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.StorageUnavailable: grpc.StatusCode.UNAVAILABLE,
     errors.PermissionRefused: grpc.StatusCode.PERMISSION_DENIED,
 }
 

@@ -18,6 +18,7 @@ from kvtier.io.native import Store
 
 @dataclass(slots=True)
 class _State:
+    id: bytes
     wanted: int
     uses: int  # chunks leased, missed and stored so far
     used_s: float
@@ -45,7 +46,7 @@ class FloorKeeper:
         """
         row = next(row for row in self._store.namespaces() if row["index"] == index)
         former = self._states.get(index)
-        if former is not None and former.by_operator:
+        if former is not None and former.id == id and former.by_operator:
             former.label = label
             return
         self._states[index] = self._state(row, self._floors.of(id, label), label)
@@ -76,7 +77,7 @@ class FloorKeeper:
                     self._apply(row, state)
 
     def _state(self, row: dict[str, Any], wanted: int, label: str = "") -> _State:
-        return _State(wanted, _uses(row), self._clock.now_s(), label)
+        return _State(row["id"], wanted, _uses(row), self._clock.now_s(), label)
 
     def _lapsed(self, state: _State) -> bool:
         return self._idle_s > 0 and self._clock.now_s() - state.used_s >= self._idle_s

@@ -14,6 +14,7 @@ from kvtier.errors import (
     InvalidArgument,
     LimitReached,
     NamespaceMismatch,
+    StorageUnavailable,
     UnknownNamespace,
 )
 from kvtier.format.fingerprint import namespace_id, parse_canonical
@@ -74,16 +75,15 @@ class Namespaces:
             if chunk_bytes < 1:
                 raise InvalidArgument(f"chunk_bytes is {chunk_bytes}; at least 1 is wanted")
             unopened = self._unopened.get(id)
-            if unopened is None and len(self._entries) + len(self._unopened) >= NAMESPACES_MAX:
-                raise LimitReached(
-                    f"{len(self._entries)} namespaces are open and {len(self._unopened)} are an earlier "
-                    f"daemon's; {NAMESPACES_MAX} are allowed (kvtier serve --fresh forgets the latter)"
-                )
             if unopened is not None and unopened["chunk_bytes"] != chunk_bytes:
                 raise _mismatch(id, chunk_bytes, unopened["chunk_bytes"])
-            index = self._store.open_namespace(id, chunk_bytes)
+            index = self._row(id, chunk_bytes)
             outlived = self._unopened.pop(id, None) is not None
+            # One without chunks has made way for it, perhaps.
+            self._unopened = {other: row for other, row in self._unopened.items() if row["index"] != index}
             told, cleared = self._go_on(index, outlived, epoch_below)
+            if not self._has_storage and not outlived and told:
+                self._store.set_epoch_below(index, told)
             entry = _Entry(
                 index, chunk_bytes, fingerprint_json, shown(label), self._clock.now_s(), told, cleared
             )
@@ -98,11 +98,35 @@ class Namespaces:
             )
         elif entry.chunk_bytes != chunk_bytes:
             raise _mismatch(id, chunk_bytes, entry.chunk_bytes)
+        self._keep_in_mind(entry.index, epoch_below)
         if label and not entry.label:
             entry = self._entries[id] = replace(entry, label=shown(label))
             if self._floors is not None:
                 self._floors.open(id, entry.index, entry.label)
         return self._info(id, entry, self._counted().get(entry.index, {}))
+
+    @property
+    def _has_storage(self) -> bool:
+        return self._storage is not None and self._storage.on
+
+    def _row(self, id: bytes, chunk_bytes: int) -> int:
+        """Its index in the store. LimitReached when the arena's table is full of those that are in use."""
+        try:
+            return self._store.open_namespace(id, chunk_bytes)
+        except ValueError as error:
+            if "namespaces_max" not in str(error):
+                raise
+            raise LimitReached(
+                f"{len(self._entries)} namespaces are open and {len(self._unopened)} are an earlier "
+                f"daemon's, with chunks; {NAMESPACES_MAX} are allowed (kvtier admin evict makes room for "
+                "when the daemon starts anew, kvtier serve --fresh forgets all)"
+            ) from None
+
+    def _keep_in_mind(self, index: int, remembered: int) -> None:
+        """A clear that storage never learned of is for a daemon that has storage, and finds this arena."""
+        word = self._store.epoch_below(index)
+        if not self._has_storage and remembered & UNCONFIRMED_CLEAR & ~word:
+            self._store.set_epoch_below(index, word | UNCONFIRMED_CLEAR)
 
     def _go_on(self, index: int, outlived: bool, remembered: int) -> tuple[int, bool]:
         """What storage is told of its epoch, and whether the namespace was cleared for it.
@@ -110,7 +134,7 @@ class Namespaces:
         outlived: chunks of it may lie in the arena, of the epoch that stands there.
         """
         in_arena = self._store.epoch_below(index) if outlived else 0
-        if self._storage is None or not self._storage.on:
+        if not self._has_storage:
             return in_arena or remembered, False
         if remembered:
             if not outlived or in_arena:
@@ -133,7 +157,7 @@ class Namespaces:
         """
         entry = self._entries[id]
         wait_s = entry.opened_s + SETTLE_S - self._clock.now_s()
-        if self._storage is not None and self._storage.on and wait_s > 0:
+        if self._has_storage and wait_s > 0:
             await asyncio.to_thread(self._store.await_settled, entry.index, wait_s)
 
     def contradicts(self, id: bytes, epoch_below: int) -> bool:
@@ -141,7 +165,7 @@ class Namespaces:
         who remembered none, or another: nobody can say whose chunks are whose, so it is to be cleared.
         """
         entry = self._entries[id]
-        if not epoch_below or entry.cleared or self._storage is None or not self._storage.on:
+        if not epoch_below or entry.cleared or not self._has_storage:
             return False
         return epoch_below not in (entry.told, self._store.epoch_below(entry.index))
 
@@ -165,19 +189,39 @@ class Namespaces:
             self._floors.set(index, floor_bytes)
 
     async def clear(self, id: bytes) -> int:
-        """Make every chunk of the namespace unreadable; how many there were."""
+        """Make every chunk of the namespace unreadable; how many there were. It may lie on storage alone.
+
+        StorageUnavailable: those in memory are, the others are not.
+        """
+        if len(id) == NAMESPACE_ID_BYTES and id not in self._entries and self._storage and self._storage.on:
+            return await self._clear_unopened(id, self._storage)
         index = self.index(id)
-        if id in self._unopened and self._storage is not None and self._storage.on:
-            raise UnknownNamespace(
-                f"namespace {id.hex()} is an earlier daemon's, and no engine has opened it since: "
-                "what lies on storage could not be cleared"
-            )
         if id in self._entries:
             self._entries[id] = replace(self._entries[id], cleared=True)
         chunks = self._store.clear_namespace(index)
         if self._storage is not None:
             # A walk over the catalog, which may be large: the loop goes on meanwhile.
             await asyncio.to_thread(self._storage.clear_namespace, index)
+        return chunks
+
+    async def _clear_unopened(self, id: bytes, storage: StorageTier) -> int:
+        """No engine has opened it in this daemon's time: whoever does finds nothing of before."""
+        left = self._unopened.get(id)
+        chunks = 0 if left is None else self._store.clear_namespace(left["index"])
+        try:
+            epoch = await asyncio.to_thread(storage.clear_unopened, id)
+        except ValueError as error:
+            later = "try again" if left is None else "it will be when an engine opens it"
+            raise StorageUnavailable(
+                f"namespace {id.hex()}: {chunks} chunks in memory were cleared, what lies on storage was not "
+                f"({error}); {later}"
+            ) from None
+        if id in self._entries:  # opened meanwhile, perhaps in the epoch before
+            return chunks + await self.clear(id)
+        if left is None and not epoch:
+            raise UnknownNamespace(f"namespace {id.hex()} is known neither to this daemon nor to its storage")
+        if epoch and left is not None and self._unopened.get(id) is left:
+            self._store.set_epoch_below(left["index"], epoch + 1)
         return chunks
 
     def list(self) -> tuple[NamespaceInfo, ...]:

@@ -26,8 +26,8 @@ STOP_S_MIN: Final = 1.0
 
 
 class StorageTier:
-    """One daemon's. Not thread-safe, apart from what is read and `clear_namespace`; that, `check` and `stop`
-    wait, so run them aside."""
+    """One daemon's. Not thread-safe, apart from what is read and the clears; those, `check` and `stop` wait,
+    so run them aside."""
 
     def __init__(self, config: Config, store: native.Store, boot_id: int) -> None:
         """ConfigError when a field cannot be used."""
@@ -113,6 +113,13 @@ class StorageTier:
         """
         if self._tier is not None:
             self._tier.clear_namespace(index)
+
+    def clear_unopened(self, id: bytes) -> int:
+        """Of one that is not open here: the epoch made for it on the root, 0 when that has nothing of it.
+
+        It takes time: run it aside. ValueError: the root does not answer, or refuses.
+        """
+        return 0 if self._tier is None else self._tier.clear_unopened(id, CHECK_S)
 
     def stats(self) -> dict[str, int]:
         """Counters, names begin with storage_; none when off."""

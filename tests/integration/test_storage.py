@@ -215,6 +215,30 @@ def test_a_clear_reaches_storage_and_ends_the_sharing(start_host: StartDaemon) -
         assert second.counters()["storage_namespaces_apart"] == 1
 
 
+def test_a_clear_of_what_no_engine_has_opened_since(start_host: StartDaemon) -> None:
+    host, third = start_host(), start_host()
+    keys = keys_of("cleared", 8)
+    with host.client() as client:
+        id = client.namespace(PRINT, CHUNK).id
+        assert store(client.namespace(PRINT, CHUNK), keys) == 8
+        on_storage(host, 8)
+    host.kill()
+    host.start()
+    with host.control() as control:
+        assert control.clear_namespace(id) == 8
+    with host.client() as client:
+        ns = client.namespace(PRINT, CHUNK)
+        assert load(ns, keys) == 0
+        assert store(ns, keys, version=1) == 8
+        on_storage(host, 8)
+        with third.control() as control:
+            assert control.clear_namespace(id) == 0  # to that one it lies on storage alone
+        until(lambda: host.stats().namespaces[0].storage.startswith("apart: "), "seen by the other")
+        assert load(ns, keys, version=1) == 8
+    with third.client() as client:
+        assert load(client.namespace(PRINT, CHUNK), keys) == 0
+
+
 def test_an_engine_that_outlives_its_daemon_reads_what_is_of_its_weights(start_host: StartDaemon) -> None:
     first, second = start_host(), start_host()
     old, new = keys_of("old", 8), keys_of("new", 8)

@@ -27,6 +27,7 @@ def test_an_unknown_kind_is_still_ours():
         (errors.LeaseExpired("x"), grpc.StatusCode.NOT_FOUND),
         (errors.ProtocolMismatch("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.LimitReached("x"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.StorageUnavailable("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.Draining("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.InternalError("x"), grpc.StatusCode.INTERNAL),
     ],

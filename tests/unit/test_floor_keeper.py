@@ -108,6 +108,9 @@ def test_an_operators_floor_is_not_overridden_by_a_name_that_comes_later():
     keeper.set(0, 0)
     keeper.open(bytes(16), 0, "m")
     assert store.floors == [0, 4]
+    store.rows[0]["id"] = b"i" * 16  # another namespace has the row now
+    keeper.open(b"i" * 16, 0, "m")
+    assert store.floors == [6, 4]
 
 
 def test_an_operators_floor_stays_until_it_lapses_and_comes_back():

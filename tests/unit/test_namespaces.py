@@ -6,7 +6,13 @@ from kvtier.client.namespace import Namespace
 from kvtier.clock import ManualClock
 from kvtier.daemon import namespaces
 from kvtier.daemon.namespaces import Namespaces
-from kvtier.errors import FingerprintMismatch, LimitReached, NamespaceMismatch
+from kvtier.errors import (
+    FingerprintMismatch,
+    LimitReached,
+    NamespaceMismatch,
+    StorageUnavailable,
+    UnknownNamespace,
+)
 from kvtier.format.fingerprint import canonical_json, namespace_id
 from kvtier.types import UNCONFIRMED_CLEAR
 
@@ -14,8 +20,10 @@ from kvtier.types import UNCONFIRMED_CLEAR
 class Counting:
     """The part of a store that namespaces use."""
 
-    def __init__(self, earlier=()):
+    def __init__(self, earlier=(), rows_max=1024, chunks=2):
         self.opened = list(earlier)
+        self.rows_max = rows_max
+        self.chunks = chunks
         self.epoch = 0
         self.withheld = []
         self.waits_s = []
@@ -24,8 +32,12 @@ class Counting:
     def epoch_below(self, index):
         return self.epoch
 
+    def set_epoch_below(self, index, word):
+        self.epoch = word
+
     def clear_namespace(self, index):
         self.cleared.append(index)
+        self.epoch |= UNCONFIRMED_CLEAR
         return 2
 
     def withhold_namespace(self, index):
@@ -37,11 +49,16 @@ class Counting:
 
     def open_namespace(self, id, chunk_bytes):
         if (id, chunk_bytes) not in self.opened:
-            self.opened.append((id, chunk_bytes))
+            if len(self.opened) < self.rows_max:
+                self.opened.append((id, chunk_bytes))
+            elif self.chunks:
+                raise ValueError(f"no more than namespaces_max = {self.rows_max} namespaces")
+            else:
+                self.opened[0] = (id, chunk_bytes)
         return self.opened.index((id, chunk_bytes))
 
     def namespaces(self):
-        counts = {"epoch": 3, "chunks": 2, "bytes": 8192, "hits": 1}
+        counts = {"epoch": 3, "chunks": self.chunks, "bytes": 8192, "hits": 1}
         return [
             {"index": index, "id": id, "chunk_bytes": chunk_bytes} | counts
             for index, (id, chunk_bytes) in enumerate(self.opened)
@@ -53,11 +70,21 @@ class Below:
 
     on = True
 
+    def __init__(self, made=0):
+        self.made = made
+
     def open_namespace(self, index, id, chunk_bytes, fingerprint_json, told):
         self.told = told
 
     def clear_namespace(self, index):
         pass
+
+    def clear_unopened(self, id):
+        if isinstance(self.made, str):
+            raise ValueError(self.made)
+        if callable(self.made):
+            return self.made()
+        return self.made
 
     def namespaces(self):
         return {}
@@ -188,22 +215,111 @@ def test_two_engines_that_remember_one_unconfirmed_clear_agree():
     assert known.contradicts(id, 3)
 
 
-def test_their_number_is_bounded(monkeypatch):
-    monkeypatch.setattr(namespaces, "NAMESPACES_MAX", 2)
-    known = Namespaces(Counting(), boot_id=1)
+def test_their_number_is_bounded():
+    known = Namespaces(Counting(rows_max=2), boot_id=1)
     known.open(text("a"), 4096)
     known.open(text("b"), 4096)
-    with pytest.raises(LimitReached, match="2 namespaces are open"):
+    with pytest.raises(LimitReached, match="2 namespaces are open and 0 are an earlier daemon's"):
         known.open(text("c"), 4096)
     assert known.open(text("a"), 4096).index == 0
 
 
-def test_those_of_an_earlier_daemon_count_too(monkeypatch):
-    monkeypatch.setattr(namespaces, "NAMESPACES_MAX", 2)
-    known = Namespaces(Counting([(namespace_id(text(name)), 4096) for name in "ab"]), boot_id=1)
+def test_those_of_an_earlier_daemon_count_too():
+    earlier = [(namespace_id(text(name)), 4096) for name in "ab"]
+    known = Namespaces(Counting(earlier, rows_max=2), boot_id=1)
     assert known.open(text("b"), 4096).index == 1
-    with pytest.raises(LimitReached, match="1 namespaces are open and 1 are an earlier daemon's"):
+    with pytest.raises(
+        LimitReached, match="1 namespaces are open and 1 are an earlier daemon's, with chunks"
+    ):
         known.open(text("c"), 4096)
+
+
+def test_one_of_an_earlier_daemon_that_has_no_chunks_makes_way():
+    earlier = [(namespace_id(text(name)), 4096) for name in "ab"]
+    known = Namespaces(Counting(earlier, rows_max=2, chunks=0), boot_id=1)
+    assert known.open(text("c"), 4096).index == 0
+    with pytest.raises(UnknownNamespace):
+        known.index(namespace_id(text("a")))
+    assert known.index(namespace_id(text("b"))) == 1
+
+
+# ---- what a daemon without storage keeps in mind for one that has it ----
+
+
+@pytest.mark.parametrize(
+    ("left", "remembered", "kept"),
+    [
+        (None, 4, 4),  # an empty arena: of the epoch of who opens it first
+        (None, UNCONFIRMED_CLEAR | 4, UNCONFIRMED_CLEAR | 4),
+        (None, 0, 0),
+        (3, 4, 3),  # of the arena's
+        (3, UNCONFIRMED_CLEAR | 4, UNCONFIRMED_CLEAR | 3),
+        (0, 4, 0),
+    ],
+)
+def test_an_epoch_and_an_unconfirmed_clear_outlive_a_daemon_without_storage(left, remembered, kept):
+    store = Counting([] if left is None else EARLIER)
+    store.epoch = left or 0
+    Namespaces(store, boot_id=2).open(text("a"), 4096, epoch_below=remembered)
+    assert (store.epoch, store.cleared, store.withheld) == (kept, [], [])
+
+
+def test_the_second_engine_may_be_the_one_that_knows_of_an_unconfirmed_clear():
+    store = Counting()
+    known = Namespaces(store, boot_id=2)
+    known.open(text("a"), 4096)
+    id = known.open(text("a"), 4096, epoch_below=UNCONFIRMED_CLEAR | 4).id
+    assert (store.epoch, known.contradicts(id, UNCONFIRMED_CLEAR | 4)) == (UNCONFIRMED_CLEAR, False)
+
+
+# ---- clearing what no engine has opened ----
+
+ID = namespace_id(text("a"))
+
+
+def test_an_earlier_daemons_namespace_is_cleared_in_memory_and_on_storage():
+    store = Counting(EARLIER)
+    known = Namespaces(store, boot_id=2, storage=Below(made=6))
+    assert asyncio.run(known.clear(ID)) == 2
+    assert (store.cleared, store.epoch) == ([0], 7)  # whoever opens it is of epoch 6
+
+
+def test_one_that_lies_on_storage_alone_is_cleared_there():
+    store = Counting()
+    assert asyncio.run(Namespaces(store, boot_id=2, storage=Below(made=6)).clear(ID)) == 0
+    assert store.cleared == []
+    with pytest.raises(UnknownNamespace, match="neither to this daemon nor to its storage"):
+        asyncio.run(Namespaces(store, boot_id=2, storage=Below(made=0)).clear(ID))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "said"), [(EARLIER, "2 chunks.*it will be when"), ([], "0 chunks.*try again")]
+)
+def test_a_root_that_refuses_is_named(earlier, said):
+    store = Counting(earlier)
+    known = Namespaces(store, boot_id=2, storage=Below(made="it hangs"))
+    with pytest.raises(StorageUnavailable, match=said):
+        asyncio.run(known.clear(ID))
+    assert store.epoch == (UNCONFIRMED_CLEAR if earlier else 0)  # so whoever opens it makes up for it
+
+
+def test_one_that_is_opened_while_the_root_is_asked_is_cleared_once_more():
+    store, below = Counting(), Below()
+    known = Namespaces(store, boot_id=2, storage=below)
+
+    def opened():
+        known.open(text("a"), 4096)
+        return 6
+
+    below.made = opened
+    assert asyncio.run(known.clear(ID)) == 2
+    assert store.cleared == [0]
+
+
+def test_without_storage_what_is_in_the_arena_is_cleared():
+    store = Counting(EARLIER)
+    assert asyncio.run(Namespaces(store, boot_id=2).clear(ID)) == 2
+    assert store.cleared == [0]
 
 
 def test_who_remembers_another_epoch_than_who_came_first():

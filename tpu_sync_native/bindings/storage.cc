@@ -108,6 +108,14 @@ class PyStorage {
     if (!why.empty()) throw py::value_error(why);
   }
 
+  uint64_t ClearUnopened(const py::bytes& id, double wait_s) {
+    const std::string text = id;
+    uint64_t made = 0;
+    const std::string why = WithoutGil([&] { return tier_->ClearUnopened(text, WaitMs(wait_s), &made); });
+    if (!why.empty()) throw py::value_error(why);
+    return made;
+  }
+
   void Start() {
     const py::gil_scoped_release release;
     tier_->Start();
@@ -189,6 +197,7 @@ void BindStorage(py::module_& module) {
       .def("open_namespace", &PyStorage::OpenNamespace, py::arg("ns"), py::arg("id"), py::arg("chunk_bytes"),
            py::arg("meta_json"), py::arg("codec") = "raw", py::arg("told") = 0)
       .def("clear_namespace", &PyStorage::ClearNamespace, py::arg("ns"))
+      .def("clear_unopened", &PyStorage::ClearUnopened, py::arg("id"), py::arg("wait_s"))
       .def("flush", &PyStorage::Flush, py::arg("wait_s"))
       .def("state", &PyStorage::State)
       .def("stats", &PyStorage::Stats)

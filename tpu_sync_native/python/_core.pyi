@@ -358,6 +358,7 @@ class Storage:
 
         told: `Session.epoch_below` of an earlier daemon's time."""
     def clear_namespace(self, ns: int) -> None: ...
+    def clear_unopened(self, id: bytes, wait_s: float) -> int: ...  # the epoch made, 0 if nothing is there
     def flush(self, wait_s: float) -> bool:
         """Until everything committed so far is written or dropped; False when the time was over first."""
     def state(self) -> str: ...
@@ -374,8 +375,7 @@ def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
 # ---- the storage format, for tools; a file is its path or a descriptor, of a regular file -------
 
 def scan_segment(file: str | int, check_payloads: bool) -> dict[str, Any]:
-    """Every record of a segment, bad ones too. OSError when the medium fails; what is wrong with the bytes is
-    in the result.
+    """Every record, bad ones too. OSError: the medium fails. What is wrong with the bytes is in the result.
 
     namespace, host (bytes), number, epoch, chunk_bytes: of the header, number 0 when it is not one;
     file_bytes, valid_bytes, stopped: the first fault in words, "" when there is none, and where it is;

@@ -145,6 +145,18 @@ void IndexWriter::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
   record.epoch.store(1, kRelease);  // publishes the record
 }
 
+void IndexWriter::ReplaceNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, uint32_t epoch) {
+  auto& record = const_cast<NamespaceRecord&>(view_.ns(ns));
+  // Cut short anywhere it is the row of a namespace without chunks, under an id that nobody has.
+  std::memset(record.id, 0, sizeof(record.id));
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  record.epoch_below.store(0, kRelaxed);
+  record.clearing_to.store(0, kRelaxed);
+  record.chunk_bytes = chunk_bytes;
+  record.epoch.store(epoch, kRelease);
+  std::memcpy(record.id, id.data(), std::min(id.size(), sizeof(record.id)));
+}
+
 void IndexWriter::SetEpoch(uint32_t ns, uint32_t epoch) {
   const_cast<NamespaceRecord&>(view_.ns(ns)).epoch.store(epoch, kRelease);
 }

@@ -48,6 +48,8 @@ class IndexWriter {
   bool HasKeyTail(uint32_t slot);
 
   void OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes);
+  // The row of a namespace that no slot is of, and that nobody has open, becomes another's.
+  void ReplaceNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, uint32_t epoch);
   void SetEpoch(uint32_t ns, uint32_t epoch);
   void SetClearingTo(uint32_t ns, uint32_t epoch);
   void SetEpochBelow(uint32_t ns, uint64_t word);

@@ -134,13 +134,14 @@ IoError OpenOnRoot(StorageContext& context, StorageNamespace& ns, std::string* r
   return {};
 }
 
-IoError ConfirmClear(StorageContext& context, StorageNamespace& ns) {
-  FileSystem& files = *context.files;
-  const uint64_t clears = ns.clears.load();
+namespace {
+
+// Makes an epoch higher than `above` and than any there is.
+IoError MakeEpoch(FileSystem& files, const uint8_t namespace_id[16], uint64_t above, uint64_t* made) {
   uint64_t highest = 0;
-  IoError error = ReadEpoch(files, ns.id, &highest);
+  IoError error = ReadEpoch(files, namespace_id, &highest);
   if (!error.ok()) return error;
-  uint64_t epoch = std::max(highest, ns.epoch.load());
+  uint64_t epoch = std::max(highest, above);
   // One that is there already may be of another host's clear before this one (listings may be stale): chunks
   // that were computed before this clear may lie under it.
   error = {EEXIST};
@@ -148,8 +149,28 @@ IoError ConfirmClear(StorageContext& context, StorageNamespace& ns) {
     if (epoch == UINT64_MAX) return {EOVERFLOW};
     ++epoch;
     IoPool::Progress();
-    error = files.Publish(NamespaceDirectory(ns.id) + "/" + EpochName(epoch), "", /*exclusive=*/true);
+    error = files.Publish(NamespaceDirectory(namespace_id) + "/" + EpochName(epoch), "", /*exclusive=*/true);
   }
+  if (error.ok()) *made = epoch;
+  return error;
+}
+
+}  // namespace
+
+IoError ClearOnRoot(FileSystem& files, const uint8_t namespace_id[16], uint64_t* made) {
+  std::string meta;
+  const std::string path = NamespaceDirectory(namespace_id) + "/" + std::string(kMetaName);
+  const IoError error = files.ReadAll(path, kMetaBytesMax, &meta);
+  if (!error.ok() && error.code != EFBIG) return error;
+  IoPool::Progress();
+  return MakeEpoch(files, namespace_id, 0, made);
+}
+
+IoError ConfirmClear(StorageContext& context, StorageNamespace& ns) {
+  FileSystem& files = *context.files;
+  const uint64_t clears = ns.clears.load();
+  uint64_t epoch = 0;
+  const IoError error = MakeEpoch(files, ns.id, ns.epoch.load(), &epoch);
   if (!error.ok()) return error;
   {
     const std::lock_guard lock(ns.clear_mutex);

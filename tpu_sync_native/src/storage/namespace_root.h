@@ -17,6 +17,10 @@ std::string CheckMarker(FileSystem& files);
 // error is to be tried again; `refused` not empty: the root holds another fingerprint under this id.
 IoError OpenOnRoot(StorageContext& context, StorageNamespace& ns, std::string* refused);
 
+// Of a namespace that is not open here: makes an epoch higher than any there is, *made. An error of
+// not_found: the root has nothing of it.
+IoError ClearOnRoot(FileSystem& files, const uint8_t namespace_id[16], uint64_t* made);
+
 // Makes the epoch that follows a clear of this host, and ends `clearing`, unless another clear came
 // meanwhile.
 IoError ConfirmClear(StorageContext& context, StorageNamespace& ns);

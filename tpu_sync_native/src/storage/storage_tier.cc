@@ -1,6 +1,7 @@
 #include "storage/storage_tier.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -247,6 +248,26 @@ void StorageTier::ClearNamespace(uint32_t ns) {
     if (cursor == 0) break;
   }
   impl_->upkeep.Hurry();
+}
+
+std::string StorageTier::ClearUnopened(std::string_view id, uint64_t wait_ms, uint64_t* made) {
+  struct Answer {
+    std::array<uint8_t, 16> id;
+    uint64_t epoch = 0;
+    IoError error;
+  };
+  const auto answer = std::make_shared<Answer>();
+  Require(id.size() == answer->id.size(), "a namespace id has 16 bytes, not " + std::to_string(id.size()));
+  std::memcpy(answer->id.data(), id.data(), id.size());
+  const bool done = RunWithin(*impl_->context->control, wait_ms, [answer, files = impl_->context->files] {
+    answer->error = ClearOnRoot(*files, answer->id.data(), &answer->epoch);
+  });
+  *made = 0;
+  if (!done) return "the storage root did not answer within " + std::to_string(wait_ms) + " ms";
+  if (answer->error.not_found()) return "";
+  if (!answer->error.ok()) return answer->error.text();
+  *made = answer->epoch;
+  return "";
 }
 
 bool StorageTier::Flush(uint64_t wait_ms) { return impl_->parts->demoter.Flush(wait_ms); }

@@ -47,6 +47,10 @@ class StorageTier final : public LowerTier {
   // After Store::ClearNamespace, from which on nothing is leased of it: now nothing is found of it either.
   // The root learns of it as soon as it answers. Walks over the whole catalog: 100 ms for 16 M records.
   void ClearNamespace(uint32_t ns);
+  // Of one that is not open here: makes its next epoch on the root, within wait_ms. Whoever opens it from
+  // then on finds nothing of before. *made: which one, 0 when the root has nothing of the namespace. "" or
+  // why not.
+  std::string ClearUnopened(std::string_view id, uint64_t wait_ms, uint64_t* made);
   bool Flush(uint64_t wait_ms);  // see Demoter
 
   uint32_t Find(uint32_t ns, const KeyBatch& keys, uint32_t first, Location* where) const override;

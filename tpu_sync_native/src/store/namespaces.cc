@@ -22,6 +22,7 @@ uint32_t Store::Impl::OpenNamespace(std::string_view id, uint64_t bytes) {
       throw std::invalid_argument("chunk_bytes of this namespace is " + std::to_string(known_bytes) +
                                   ", not " + std::to_string(bytes));
     }
+    namespaces[known->second].used = true;
     return known->second;
   }
   if (bytes == 0 || bytes > slots.slab_bytes()) {
@@ -29,25 +30,46 @@ uint32_t Store::Impl::OpenNamespace(std::string_view id, uint64_t bytes) {
                                 std::to_string(slots.slab_bytes()) + ", not " + std::to_string(bytes));
   }
   if (namespaces.size() >= options.namespaces_max) {
+    if (const uint32_t ns = ReplaceNamespace(id, bytes); ns != kNone) return ns;
     throw std::invalid_argument("no more than namespaces_max = " + std::to_string(options.namespaces_max) +
                                 " namespaces");
   }
   const uint32_t ns = AddNamespace(id, bytes, /*epoch=*/1);
+  namespaces[ns].used = true;
   index.OpenNamespace(ns, id, bytes);
   return ns;
 }
 
-uint32_t Store::Impl::AddNamespace(std::string_view id, uint64_t bytes, uint32_t epoch) {
-  const auto ns = static_cast<uint32_t>(namespaces.size());
+NamespaceEntry Store::Impl::NewEntry(std::string_view id, uint64_t bytes, uint32_t epoch) {
   const ClassId size_class = slots.ClassFor(RoundUp(bytes, kPayloadUnit));
   FillClasses();
-  namespaces.push_back({.id = std::string(id),
-                        .chunk_bytes = bytes,
-                        .size_class = size_class,
-                        .shared_class = size_class,
-                        .epoch = epoch,
-                        .last_epoch = epoch});
+  return {.id = std::string(id),
+          .chunk_bytes = bytes,
+          .size_class = size_class,
+          .shared_class = size_class,
+          .epoch = epoch,
+          .last_epoch = epoch};
+}
+
+uint32_t Store::Impl::AddNamespace(std::string_view id, uint64_t bytes, uint32_t epoch) {
+  const auto ns = static_cast<uint32_t>(namespaces.size());
+  namespaces.push_back(NewEntry(id, bytes, epoch));
   namespace_by_id.emplace(id, ns);
+  return ns;
+}
+
+uint32_t Store::Impl::ReplaceNamespace(std::string_view id, uint64_t bytes) {
+  const auto unused = std::find_if(namespaces.begin(), namespaces.end(),
+                                   [](const NamespaceEntry& space) { return !space.used; });
+  if (unused == namespaces.end()) return kNone;
+  const auto ns = static_cast<uint32_t>(unused - namespaces.begin());
+  SetFloor(ns, 0);
+  namespace_by_id.erase(unused->id);
+  const uint32_t epoch = unused->last_epoch + 1;  // whatever still names the row is of one before
+  *unused = NewEntry(id, bytes, epoch == 0 ? 1 : epoch);
+  unused->used = true;
+  namespace_by_id.emplace(id, ns);
+  index.ReplaceNamespace(ns, id, bytes, unused->epoch);
   return ns;
 }
 

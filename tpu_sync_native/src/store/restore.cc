@@ -203,6 +203,7 @@ void Restorer::RestoreSlab(uint32_t slab) {
         const auto ns = static_cast<uint32_t>(owner);
         mixed_ = mixed_ || (ns_ != kNone && ns_ != ns);
         ns_ = ns;
+        store_.namespaces[ns].used = true;
       }
       switch (verdict) {
         case Verdict::kKeep:

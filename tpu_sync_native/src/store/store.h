@@ -140,7 +140,8 @@ class Store {
 
   // ---- namespaces (control path; throw std::invalid_argument) ----
   // Index of the namespace `id` (16 bytes), made if new. Refuses another chunk size for a known id, and a
-  // chunk larger than a slab.
+  // chunk larger than a slab. When there are namespaces_max, one of an earlier daemon that left no slots and
+  // that nobody has opened since makes way.
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   // Makes every chunk of the namespace unreadable at once (epoch + 1). Returns how many were committed.
   uint64_t ClearNamespace(uint32_t ns);

@@ -87,6 +87,7 @@ struct NamespaceEntry {
   uint32_t last_epoch;  // the highest that slots may carry
   uint64_t chunks = 0;  // committed, of the present epoch
   std::optional<Withheld> withheld = {};
+  bool used = false;  // in this daemon's time: it was opened, or slots are of it
   uint64_t hits = 0, misses = 0, stores = 0, evictions = 0;
 };
 
@@ -283,6 +284,9 @@ struct Store::Impl {
 
   // ---- namespaces.cc ----
   uint32_t AddNamespace(std::string_view id, uint64_t chunk_bytes, uint32_t epoch);
+  // Gives the row of one that is not used to another; kNone when all are.
+  uint32_t ReplaceNamespace(std::string_view id, uint64_t chunk_bytes);
+  NamespaceEntry NewEntry(std::string_view id, uint64_t chunk_bytes, uint32_t epoch);
   void FillClasses();  // `classes` is as long as slots.classes()
   uint32_t OpenNamespace(std::string_view id, uint64_t chunk_bytes);
   uint64_t ClearNamespace(uint32_t ns);

@@ -48,7 +48,8 @@ Grant Store::Impl::ReserveKey(uint32_t ns, const HashedKey& key, uint32_t missin
 
 bool Store::Impl::PlaceKey(uint32_t ns, const HashedKey& key, uint32_t missing, uint32_t* looks,
                            SlotState state, uint32_t row, SlotRef* ref) {
-  const NamespaceEntry& space = namespaces[ns];
+  NamespaceEntry& space = namespaces[ns];
+  space.used = true;
   const uint32_t slot = TakeSlot(space.size_class, missing, looks);
   if (slot == kNoSlot) return false;
   const bool ready = key.bytes <= kKeyBytesInline || CommitKeyTails(slot);
