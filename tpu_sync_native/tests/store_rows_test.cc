@@ -39,7 +39,7 @@ TEST(ANamespaceWithoutChunksMakesWayWhenTheTableIsFull) {
   CHECK(next.Has(0, 5));
 }
 
-// Killed while a row was given to another: its id is nobody's then, twice perhaps.
+// Killed while a row was given to another: its id is nobody's then.
 TEST(RowsWithoutAnIdAreGivenAwayAsAny) {
   StoreFixture f;
   for (int i = 1; i < 1024; ++i) {
@@ -50,6 +50,7 @@ TEST(RowsWithoutAnIdAreGivenAwayAsAny) {
     for (const uint32_t ns : {1u, 2u}) {
       auto& row = const_cast<NamespaceRecord&>(view.ns(ns));
       std::memset(row.id, 0, sizeof(row.id));
+      std::memcpy(row.id, &ns, sizeof(ns));
     }
   });
   next.CheckSound();

@@ -147,8 +147,9 @@ void IndexWriter::OpenNamespace(uint32_t ns, std::string_view id, uint64_t chunk
 
 void IndexWriter::ReplaceNamespace(uint32_t ns, std::string_view id, uint64_t chunk_bytes, uint32_t epoch) {
   auto& record = const_cast<NamespaceRecord&>(view_.ns(ns));
-  // Cut short anywhere it is the row of a namespace without chunks, under an id that nobody has.
+  // Cut short anywhere it is the row of a namespace without chunks, under an id that no other row has.
   std::memset(record.id, 0, sizeof(record.id));
+  std::memcpy(record.id, &ns, sizeof(ns));
   std::atomic_signal_fence(std::memory_order_seq_cst);
   record.epoch_below.store(0, kRelaxed);
   record.clearing_to.store(0, kRelaxed);
