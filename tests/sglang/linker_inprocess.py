@@ -84,9 +84,12 @@ class LinkedStack:
         self.insert(tokens, rows)
         return self.at(rows)
 
-    def insert(self, tokens: list[int], rows: torch.Tensor) -> None:
-        """What a request does with its KV when it has ended."""
-        self.cache.insert(InsertParams(key=RadixKey(array("q", tokens)), value=rows))
+    def insert(self, tokens: list[int], rows: torch.Tensor, *, owned: int = 0) -> None:
+        """What a request does with its KV when it has ended. owned: the first rows are the tree's already.
+
+        The tree frees the others of which it has a copy."""
+        key = RadixKey(array("q", tokens))
+        self.cache.insert(InsertParams(key=key, value=rows, prev_prefix_len=owned))
 
     def settle(self) -> None:
         """Wait until no offload is under way."""
