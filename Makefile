@@ -108,7 +108,8 @@ simulate: setup
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine
 
-test-sglang: $(SGLANG_ENV)/.built
+# One test has a vLLM engine beside.
+test-sglang: $(SGLANG_ENV)/.built $(VLLM_ENV)/.built
 	$(SGLANG_ENV)/bin/python -m pytest tests/sglang
 
 # Read by a test, never installed: the interface that kvtier_connectors.vllm_torchtpu is for.

@@ -162,7 +162,7 @@ def table(sources: Mapping[str, Source], known: Adapters) -> list[str]:
     from kvtier_connectors.common.signatures import in_range, misfits
 
     rows = [["SGLang", *(f"`{name}`" for name in known)], ["---"] * (len(known) + 1)]
-    notes: dict[str, list[str]] = {}  # what differs -> where
+    notes: dict[tuple[str, str], list[str]] = {}  # adapter and what differs -> releases
     for version, source in sources.items():
         cells = [version]
         for name, compat in known.items():
@@ -171,11 +171,17 @@ def table(sources: Mapping[str, Source], known: Adapters) -> list[str]:
             parts = f"{len(problems)} of {len(compat.SIGNATURES)} parts differ" if problems else "parts fit"
             cells.append(f"**served**, {parts}" if listed and not problems else f"refused; {parts}")
             for problem in problems:
-                notes.setdefault(f"`{problem}` (for `{name}`)", []).append(version)
+                notes.setdefault((name, problem), []).append(version)
         rows.append(cells)
     lines = ["| " + " | ".join(row) + " |" for row in rows]
+    together: dict[tuple[str, str], list[str]] = {}  # adapter and releases -> what differs in all of these
+    for (name, problem), versions in notes.items():
+        together.setdefault((name, ", ".join(versions)), []).append(problem)
     lines += ["", "What differs:", ""] if notes else []
-    return lines + [f"- {', '.join(versions)}: {problem}" for problem, versions in notes.items()]
+    return lines + [
+        f"- `{name}`, {versions}: {'; '.join(f'`{problem}`' for problem in problems)}"
+        for (name, versions), problems in together.items()
+    ]
 
 
 def write(page: Path, lines: Sequence[str], known: Adapters) -> None:

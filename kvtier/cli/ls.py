@@ -84,6 +84,11 @@ def _namespace_table(namespaces: list[NamespaceInfo]) -> Table:
     return table
 
 
+def engine_of(info: NamespaceInfo) -> Text:
+    """Which engine's pages lie there, as its adapter's fingerprint says; "-" for other clients."""
+    return shown(str(json.loads(info.fingerprint_json).get("engine") or "-"), 8)
+
+
 def describe(info: NamespaceInfo) -> Text:
     """Its label, or the fields of the fingerprint that people recognise, else the start of it."""
     if info.label:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvtier.cli.connect import address_option, shown
-from kvtier.cli.ls import describe
+from kvtier.cli.ls import describe, engine_of
 from kvtier.cli.stats_storage import codec_rows, on_storage, storage_rows
 from kvtier.client.channel import ControlChannel, stats_record
 from kvtier.errors import DaemonUnavailable
@@ -136,11 +136,12 @@ def _namespaces(namespaces: tuple[NamespaceInfo, ...]) -> Table:
     floored = any(info.floor for info in namespaces)
     right = ["chunk", "chunks", "bytes", "hit rate", "stores", "evictions"]
     right += ["floor"] * floored + ["on storage"] * stored
-    table = _table("namespace", "what it holds", right=tuple(right))
+    table = _table("namespace", "engine", "what it holds", right=tuple(right))
     for info in sorted(namespaces, key=lambda info: -info.bytes):
         asked = info.hits + info.misses
         table.add_row(
             info.id.hex()[:12],
+            engine_of(info),
             describe(info),
             show_size(info.chunk_bytes),
             f"{info.chunks:,}",

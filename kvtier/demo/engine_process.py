@@ -39,8 +39,12 @@ class EngineProcess:
         address: str | None,  # of a kvtier daemon; None: an engine without kvtier
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "kvtier.demo.engine_child"),
+        python: str = sys.executable,
     ) -> None:
-        """Start the process; its output goes to `log`. `start` then starts the engine in it."""
+        """Start the process; its output goes to `log`. `start` then starts the engine in it.
+
+        python: of the engine's environment, where that is another than this one.
+        """
         self._log = log
         self._address = address
         self._command = ""
@@ -50,7 +54,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         with log.open("ab") as sink, theirs:
             self.process = subprocess.Popen(
-                [sys.executable, *program, str(theirs.fileno())],
+                [python, *program, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=environ,
                 stdin=subprocess.DEVNULL,

@@ -135,7 +135,7 @@ def test_a_page_gets_its_table(tmp_path: Path) -> None:
     lines = sglang_releases.table(sources, {"planted": compat_of("Base.kept", "Storage.gone")})
     assert lines[2] == "| 1.2.3 | refused; 1 of 2 parts differ |"
     assert lines[3] == "| 1.2.4 | refused; 1 of 2 parts differ |"
-    assert lines[-1] == "- 1.2.3, 1.2.4: `Storage.gone is missing` (for `planted`)"
+    assert lines[-1] == "- `planted`, 1.2.3, 1.2.4: `Storage.gone is missing`"
     known = {"planted": compat_of("Base.kept")}
     lines = sglang_releases.table(sources, known)
     assert lines[2:] == ["| 1.2.3 | **served**, parts fit |", "| 1.2.4 | refused; parts fit |"]
