@@ -12,7 +12,8 @@ import pytest
 from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, Engine, tokens
 from harness import until
 from hosts import Host
-from storing import on_storage, restart_empty, spoil_segments, storing_host
+from storing import on_storage, restart_empty
+from storing_hosts import spoil_segments, storing_host
 
 PROMPT_TOKENS = 1400
 WHOLE_CHUNKS = PROMPT_TOKENS // CHUNK_TOKENS

@@ -1,15 +1,15 @@
 """Prefixes from storage: of another host, after a restart, corrupt, out of reach, and with little room."""
 
-import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from engines import BYTES_PER_TOKEN, CHUNK_TOKENS, tokens
 from harness import until
-from hosts import Host, running_host
-from storing import on_storage, read_bytes, restart_empty, spoil_segments, storing_host
+from hosts import Host
+from storing import on_storage, read_bytes, restart_empty
+from storing_hosts import hanging, hanging_host, spoil_segments, storing_host
 
 PROMPT_TOKENS = 4100
 WHOLE_CHUNKS = PROMPT_TOKENS // CHUNK_TOKENS
@@ -108,43 +108,11 @@ def test_groups_and_windows_come_back_after_a_restart(host, start, model_of, ref
     host.settle(engine)
 
 
-# A daemon whose medium hangs in the middle of reading a record while somebody holds the gate, a FIFO, open.
-HANGING = """
-import os
-from kvtier.io import objects
-
-class Hanging(objects.ObjectFiles):
-    def __init__(self, url):
-        super().__init__("file://{root}")
-
-    def read(self, path, *asked):
-        if path.endswith(".kvs") and os.path.exists("{gate}"):
-            open("{gate}").read()
-        return super().read(path, *asked)
-
-objects.ObjectFiles = Hanging
-from kvtier.cli.main import main
-main()
-"""
-
-
-@contextmanager
-def hanging(gate: Path) -> Iterator[None]:
-    os.mkfifo(gate)
-    held = os.open(gate, os.O_RDWR)
-    try:
-        yield
-    finally:
-        gate.unlink()
-        os.close(held)  # end of file for whoever waits
-
-
 def test_storage_that_hangs_costs_a_request_its_deadline(root, start, dense, references, tmp_path):
     prompts = [tokens(PROMPT_TOKENS, seed=2), tokens(900, seed=3)]
     expected = references.tokens(dense, prompts)
     gate = tmp_path / "gate"
-    code = HANGING.format(root=root, gate=gate)
-    with running_host("256MiB", "--storage", "memory://hangs", code=code) as host:
+    with hanging_host(root, gate) as host:
         engine = start(dense, address=host.address, extra_config={"load_deadline_ms": 1000})
         try:
             engine.warm_up()

@@ -2,12 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hosts import Host, running_host
-from sglang_engines import Engine, References
+from sglang_engines import References
 
 from kvtier.demo.models import make_model
 
@@ -42,25 +41,3 @@ def model_of() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def references(tmp_path_factory: pytest.TempPathFactory) -> References:
     return References(tmp_path_factory.mktemp("references"))
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    """A daemon of this test alone; at the end it must hold nothing and leave nothing."""
-    with running_host() as started:
-        yield started
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
-    """`start(model, address, **options)`: an engine that ends before the daemon does."""
-    running: list[Engine] = []
-
-    def begin(model: Path, address: str | None, **options: object) -> Engine:
-        engine = Engine(model, tmp_path / f"engine-{len(running)}.log", address=address, **options)
-        running.append(engine)
-        return engine
-
-    yield begin
-    for engine in running:
-        engine.close()
