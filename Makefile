@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 NATIVE_SOURCES := $(shell find tpu_sync_native -name '*.cc' -o -name '*.h') $(wildcard tpu_sync_native/python/*.py*) \
 	CMakeLists.txt pyproject.toml protos/generate.py protos/kvtier/v1/kvtier.proto
 
-.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-device model-check asan tsan fuzz simulate lint format bench bench-sglang reliability clean
+.PHONY: help setup demo demo-replay test test-unit test-native test-engine test-sglang test-sglang-main test-device model-check asan tsan fuzz simulate lint format bench bench-sglang reliability clean
 
 help:
 	@echo "make demo         a real vLLM engine reloads its prefixes from the host's arena, in a new process"
@@ -74,7 +74,7 @@ demo-replay: setup
 	$(VENV)/bin/kvtier demo --replay
 
 # ---- tests ----
-test: test-unit test-native test-engine test-device
+test: test-unit test-native test-engine test-device test-sglang-main
 
 test-unit: setup $(TEST_PLUGIN)
 	sh requirements/install-spin.sh
@@ -111,6 +111,15 @@ test-engine: $(VLLM_ENV)/.built
 # One test has a vLLM engine beside.
 test-sglang: $(SGLANG_ENV)/.built $(VLLM_ENV)/.built
 	$(SGLANG_ENV)/bin/python -m pytest tests/sglang
+
+# Without the trials, each of which starts an engine or two of its own.
+ifneq ($(shell command -v $(SGLANG_PYTHON)),)
+test-sglang-main: $(SGLANG_ENV)/.built
+	$(SGLANG_ENV)/bin/python -m pytest tests/sglang -m "not trial"
+else
+test-sglang-main:
+	@echo "NOT RUN: SGLang's engine. There is no $(SGLANG_PYTHON) here; SGLANG_PYTHON names another Python 3.11"
+endif
 
 # Read by a test, never installed: the interface that kvtier_connectors.vllm_torchtpu is for.
 TORCHTPU_WHEEL := .cache/wheels/vllm_torchtpu_core-0.29.0-py3-none-any.whl

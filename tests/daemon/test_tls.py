@@ -8,13 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
+import kvtier.wire._gen.kvtier_pb2 as pb
+import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
 import pytest
 import trustme
 from harness import Daemon
 from test_life import assert_refused, serve
 
-import kvtier.wire._gen.kvtier_pb2 as pb
-import kvtier.wire._gen.kvtier_pb2_grpc as pb_grpc
 from kvtier.client.channel import ControlChannel
 from kvtier.demo.daemon import temporary_paths
 from kvtier.errors import ConfigError, DaemonUnavailable, InvalidArgument

@@ -43,8 +43,8 @@ ENGINE_OPTIONS: dict[str, Any] = {
     "sampling_backend": "pytorch",
     "skip_tokenizer_init": True,
 }
-# What SGLang must be told of a kind of model. On a CPU it rotates DeepSeek's positions in the scaled form alone:
-# scaled by one here. And it reads fields that transformers does not write.
+# What SGLang must be told of a kind of model. On a CPU it rotates DeepSeek's positions in the scaled form
+# alone: scaled by one here. And it reads fields that transformers does not write.
 MODEL_OPTIONS: Mapping[str, dict[str, Any]] = {
     "mla": {
         "moe_layer_freq": 1,
@@ -83,7 +83,10 @@ def engine_options(model: Path, *, caching: bool, extra: Mapping[str, Any] | Non
     if override:
         options["json_model_override_args"] = json.dumps(override)
     if not caching:
-        return {**options, "disable_radix_cache": True}  # nothing is reused in what the others are compared with
+        return {
+            **options,
+            "disable_radix_cache": True,
+        }  # nothing is reused in what the others are compared with
     return {
         **options,
         "enable_hierarchical_cache": True,

@@ -1,4 +1,4 @@
-"""A real engine: what it computed comes back to another process, from kvtier, as the same tokens or not at all."""
+"""A real engine: what it computed comes back to another process as the same tokens, or not at all."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A running engine whose daemon dies, stands still or waits for a medium that hangs: right answers, and on."""
+"""An engine whose daemon dies, stands still or waits for a medium that hangs: right answers, and on."""
 
 import signal
 import time

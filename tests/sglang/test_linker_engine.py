@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from hosts import Host, running_host
-from restarts import FOUND_TOKENS, PAGES, PROMPTS, Restarts
-from sglang_engines import PAGE_TOKENS, Answers
+from restarts import ASKED, Restarts
+from sglang_engines import FOUND_TOKENS, PAGE_TOKENS, PROMPT_PAGES, References
+
+pytestmark = pytest.mark.trial
 
 LINKED = {
     "enable_hierarchical_cache": False,
@@ -25,8 +27,8 @@ ModelOf = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def restarts(tmp_path_factory: pytest.TempPathFactory) -> Restarts:
-    return Restarts(tmp_path_factory.mktemp("linked"))
+def restarts(tmp_path_factory: pytest.TempPathFactory, references: References) -> Restarts:
+    return Restarts(tmp_path_factory.mktemp("linked"), references)
 
 
 @pytest.fixture
@@ -35,36 +37,31 @@ def linked_host() -> Iterator[Host]:
         yield started
 
 
-def first_of(answers: Answers) -> Answers:
-    """Of the first prompt alone."""
-    return Answers(answers.tokens[:1], answers.logprobs[:1], answers.cached[:1], answers.from_storage[:1])
-
-
 def test_it_finds_what_another_computed_and_lives_on_without_the_daemon(
     linked_host: Host, restarts: Restarts, model_of: ModelOf
 ) -> None:
     host, model = linked_host, model_of("dense")
     wanted = restarts.wanted(model)
     with restarts.successor(model, host, LINKED) as engine:
-        found = engine.generate(PROMPTS)
+        found = engine.generate(ASKED)
         assert found.same_as(wanted)
         assert min(found.cached) >= FOUND_TOKENS, found.cached
-        assert host.hit_chunks() >= len(PROMPTS) * FOUND_TOKENS // PAGE_TOKENS
+        assert host.hit_chunks() >= len(ASKED) * FOUND_TOKENS // PAGE_TOKENS
         # The device holds two prompts: the first was evicted, and comes back.
-        again = engine.generate(PROMPTS[:1])
-        assert again.same_as(first_of(wanted))
+        again = engine.generate(ASKED[:1])
+        assert again.same_as(wanted)
         assert again.cached[0] >= FOUND_TOKENS
         host.wait_for(lambda: not host.leased(), "all leases are back")
 
         # Wrong bytes would show.
         engine.forget()
-        assert host.spoil_every_chunk() >= PAGES
-        assert not engine.generate(PROMPTS[:1]).same_as(first_of(wanted))
+        assert host.spoil_every_chunk() >= PROMPT_PAGES
+        assert not engine.generate(ASKED[:1]).same_as(wanted)
 
         # Without a daemon there are no hits, and no request fails.
         engine.forget()
         host.kill()
-        alone = engine.generate(PROMPTS)
+        alone = engine.generate(ASKED)
         assert alone.same_as(wanted)
         assert alone.cached[0] == 0
 
@@ -75,6 +72,6 @@ def test_mla_and_two_ranks(
 ) -> None:
     model = model_of(kind)
     with restarts.successor(model, linked_host, LINKED, ranks) as engine:
-        found = engine.generate(PROMPTS)
+        found = engine.generate(ASKED)
         assert found.same_as(restarts.wanted(model))
         assert min(found.cached) >= FOUND_TOKENS, found.cached

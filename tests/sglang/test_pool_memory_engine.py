@@ -3,16 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hosts import running_host
-from restarts import FOUND_TOKENS, PROMPTS, Restarts
+from restarts import ASKED, Restarts
+from sglang_engines import FOUND_TOKENS, References
+
+pytestmark = pytest.mark.trial
 
 
 def test_pages_come_back_through_a_pool_that_keeps_none(
-    tmp_path: Path, model_of: Callable[[str], Path]
+    tmp_path: Path, references: References, model_of: Callable[[str], Path]
 ) -> None:
-    restarts, model = Restarts(tmp_path), model_of("dense")
+    restarts, model = Restarts(tmp_path, references), model_of("dense")
     passing = {"hicache_host_memory_mode": "buffer_only"}
     with running_host() as host, restarts.successor(model, host, passing) as engine:
-        found = engine.generate(PROMPTS)
+        found = engine.generate(ASKED)
         assert found.same_as(restarts.wanted(model))
         assert min(found.from_storage) >= FOUND_TOKENS, found.from_storage

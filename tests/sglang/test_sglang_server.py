@@ -1,4 +1,4 @@
-"""The administration of a running server: detach, attach, clear, and the policies that an operator chooses."""
+"""The administration of a running server: detach, attach, clear, and the policies of an operator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
