@@ -87,7 +87,11 @@ class Server:
             stdout=sys.stderr,
             start_new_session=True,
         )
-        wait_for(self._is_up, f"the {self.name} server is up", START_S)
+        try:
+            wait_for(self._is_up, f"the {self.name} server is up", START_S)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

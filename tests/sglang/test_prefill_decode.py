@@ -1,6 +1,7 @@
 """deploy/prefill_decode.py: two SGLang servers find each other's pages, in one arena or through storage."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,3 +60,12 @@ def test_each_engine_finds_what_the_other_computed(
     assert again["kvtier"] == whole(answered - 1) - whole(PROMPT_TOKENS)
 
     assert first["answer"] + rest["answer"] == without_cache(tuple(first["prompt"]))
+
+
+def test_a_server_that_does_not_start_ends_it(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "no-model"), "--dram", "64MiB", "--", *ON_CPU]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("the prefill server ended (")
+    assert list(tmp_path.glob("kvt*")) == []
