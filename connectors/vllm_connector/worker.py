@@ -32,6 +32,8 @@ FLUSH_TIMEOUT_S = 5.0
 # What is in host memory is copied by then; what is not waits for storage.
 LOAD_FLUSH_TIMEOUT_S = 0.05
 LAND_STEP_S = 0.01
+# An engine that is closed has so long to finish; what its device then does not answer for is given up.
+CLOSE_TIMEOUT_S = 1.0
 
 
 @dataclass(eq=False)
@@ -42,6 +44,7 @@ class Lane:
     layouts: list[int]
     boot_id: int
     jobs: set[int] = field(default_factory=set)
+    withheld: set[int] = field(default_factory=set)  # stores given up: the device may still write their slots
 
 
 @dataclass(eq=False)
@@ -222,15 +225,29 @@ class KVTierWorker(OffloadingWorker):
     def _poll(self) -> None:
         lanes = self._lanes()
         for lane in lanes:
-            if not lane.jobs:
-                continue
-            for job, ok, bytes_moved, seconds, chunks in lane.engine.poll():
-                lane.jobs.discard(job)
+            if lane.jobs:
+                self._poll_lane(lane)
+            if lane.withheld:
+                landed = lane.withheld - set(lane.engine.unlanded())
+                lane.withheld -= landed
+                for job in landed:
+                    self._finish(job, ok=False)
+        for lane in lanes:
+            if lane is not self._lane and not lane.jobs and not lane.withheld:
+                lane.engine.close(CLOSE_TIMEOUT_S)
+                with self._swap:
+                    self._retired.remove(lane)
+
+    def _poll_lane(self, lane: Lane) -> None:
+        reports = lane.engine.poll()
+        given_up = set(lane.engine.unlanded()) if reports else set()
+        for job, ok, bytes_moved, seconds, chunks in reports:
+            lane.jobs.discard(job)
+            if job in given_up and job not in self._loads:
+                # Told of it the scheduler would abort its lease, and the slots would be another chunk's.
+                lane.withheld.add(job)
+            else:
                 self._finish(job, ok=ok, bytes_moved=bytes_moved, seconds=seconds, valid_chunks=chunks)
-        for lane in [lane for lane in lanes if not lane.jobs and lane is not self._lane]:
-            lane.engine.close()
-            with self._swap:
-                self._retired.remove(lane)
 
     def _lanes(self) -> list[Lane]:
         with self._swap:
@@ -323,8 +340,16 @@ class KVTierWorker(OffloadingWorker):
             self._doomed |= job_ids & lane.jobs
 
     def _replace(self, lane: Lane) -> None:
-        """Close a lane's engine, which ends all its jobs, and open another in its place if it is in use."""
-        lane.engine.close()
+        """Close a lane's engine, which ends all its jobs, and open another in its place if it is in use.
+
+        The blocks of its loads are used at once. Where the device does not answer, what it was given comes
+        before that in the queue of the steps; a device that keeps no such order is waited for without an end.
+        """
+        if not lane.engine.close(CLOSE_TIMEOUT_S):
+            late = self._loads.keys() & set(lane.engine.unlanded())
+            logger.error("kvtier: the device does not answer; copies are given up (%d loads)", len(late))
+            if late and not lane.engine.capabilities()["in_order_queue"]:
+                lane.engine.close()
         with self._swap:
             in_use = lane is self._lane
             if in_use:
@@ -336,9 +361,9 @@ class KVTierWorker(OffloadingWorker):
 
     @guarded(nothing)
     def shutdown(self) -> None:
-        """Finish the copies, end the session."""
+        """Finish the copies, end the session; a device that hangs is not waited for."""
         for lane in self._lanes():
-            lane.engine.close()
+            lane.engine.close(CLOSE_TIMEOUT_S)
         self._client.close()
 
 

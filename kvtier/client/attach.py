@@ -59,10 +59,14 @@ class Attachment:
                 ns.remember(self.session.epoch_below(index))
 
     def close(self) -> None:
-        """End the session in order: this process writes into no slot any more."""
+        """End the session in order: this process writes into no slot any more.
+
+        Unless a copy engine has given up on its device: then it does not say so, and slots of its group that
+        were reserved are kept until the process is gone.
+        """
         with suppress(native.DaemonLost):
             self.session.ping()  # what was posted before is served before the end of file is seen
-        self._end(fdpass.DRAINED)
+        self._end(fdpass.DRAINED if native.unlanded_stores() == 0 else b"")
 
     def abandon(self, held: list[int]) -> FormerSession | None:
         """End a lost session. held: the write leases that somebody may still be writing under.

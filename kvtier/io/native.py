@@ -31,6 +31,7 @@ from tpu_sync_native import (
     read_lease,
     ring_bytes,
     scan_segment,
+    unlanded_stores,
     why_not_kept,
 )
 
@@ -65,5 +66,6 @@ __all__ = [
     "read_lease",
     "ring_bytes",
     "scan_segment",
+    "unlanded_stores",
     "why_not_kept",
 ]

@@ -97,6 +97,8 @@ class PyCopyEngine {
   }
 
   ~PyCopyEngine() {
+    // What may still be written to is never given back.
+    if (engine_->usable_here() && !engine_->Unlanded().empty()) (void)arena_.release();
     WithoutGil([&] { engine_.reset(); });
   }
 
@@ -200,10 +202,13 @@ class PyCopyEngine {
 
   py::dict Capabilities() const { return CapabilitiesDict(engine_->capabilities()); }
 
-  void Close() {
-    WithoutGil([&] { engine_->Close(); });
-    arena_.reset();  // the caller may have his buffer back
+  bool Close(std::optional<double> timeout_s) {
+    const bool rests = WithoutGil([&] { return engine_->Close(timeout_s); });
+    if (rests) arena_.reset();  // the caller may have his buffer back
+    return rests;
   }
+
+  std::vector<uint64_t> Unlanded() const { return engine_->Unlanded(); }
 
  private:
   std::shared_ptr<const ArenaMap> map_;     // the session's; outlives a session that is lost or closed
@@ -241,7 +246,9 @@ void BindCopyEngine(py::module_& module) {
       .def("counters", &PyCopyEngine::Counters)
       .def("capabilities", &PyCopyEngine::Capabilities)
       .def("copy", &PyCopyEngine::Copy, py::arg("extents"))
-      .def("close", &PyCopyEngine::Close);
+      .def("close", &PyCopyEngine::Close, py::arg("timeout_s") = py::none())
+      .def("unlanded", &PyCopyEngine::Unlanded);
+  module.def("unlanded_stores", &CopyEngine::UnlandedStores);
   module.def("copy_reference", &Reference, py::arg("extents"), py::arg("method"), py::arg("threads"));
 }
 

@@ -272,8 +272,18 @@ class CopyEngine:
         """Of the backend, see CopyBackend."""
     def copy(self, extents: npt.NDArray[np.uint64]) -> None:
         """Copy (source address, target address, length) rows and wait; for benchmarks and tests."""
-    def close(self) -> None:
-        """Finish what was submitted, join the threads, let go of `arena`. Idempotent."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Finish what was submitted, join the threads, let go of `arena`. Idempotent.
+
+        With a time, a device that hangs is given up some seconds after it: what it was to copy has failed,
+        and is reported. False: so it is, see `unlanded`. Another call waits again."""
+    def unlanded(self) -> list[int]:
+        """Jobs that were given up, which the device may still write: neither a store's slots nor a load's
+        blocks may be given to anybody else yet."""
+
+def unlanded_stores() -> int:
+    """Of all copy engines of this process, also of those that are gone: stores that were given up, and may
+    still write into their slots."""
 
 def copy_reference(
     extents: npt.NDArray[np.uint64], method: Literal["memcpy", "non_temporal"], threads: int

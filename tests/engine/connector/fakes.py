@@ -132,6 +132,9 @@ class FakeEngine:
         self.windows: list[tuple] = []
         self.options: dict[int, dict] = {}
         self.stuck = False
+        self.late: set[int] = set()  # jobs that a close gives up
+        self.in_order_queue = True
+        self.closes: list[float | None] = []
         self.closed = False
 
     def add_layout(self, regions, num_blocks, blocks_per_chunk, chunk_offset=0):
@@ -164,10 +167,18 @@ class FakeEngine:
         self.waits.append(list(jobs))
         return not self.stuck
 
-    def close(self):
+    def close(self, timeout_s=None):
         self.closed = True
+        self.closes.append(timeout_s)
         for job in [job for job in self.submitted if self.stuck]:
             self.end(job, ok=False)
+        return not self.late
+
+    def unlanded(self):
+        return list(self.late)
+
+    def capabilities(self):
+        return {"in_order_queue": self.in_order_queue}
 
 
 class FakeClient:

@@ -161,15 +161,16 @@ struct CopyEngineOptions {
   // A load that has waited so long for its next chunk loses what is pending. A job that has waited so long
   // for its fence fails, and a load that no window has come for loses what is not copied.
   uint64_t ready_deadline_ms = 10'000;
-  // How long a load window waits, when its time is over, for the pieces under way.
+  // How long a load window, or a Close, waits for the pieces under way when its time is over.
   uint64_t landing_deadline_ms = 2'000;
 };
 
 class CopyEngine {
  public:
-  // Throws std::invalid_argument naming the option. Memory behind `arena` must outlive the engine.
+  // Throws std::invalid_argument naming the option. Memory behind `arena` must outlive the engine, and what a
+  // Close has given up (`guard` and `backend` do).
   explicit CopyEngine(const CopyEngineOptions& options);
-  // Close(). In a forked child it lets go of everything without touching it.
+  // Close(), unless one has given up. In a forked child it lets go of everything without touching it.
   ~CopyEngine();
 
   // Geometry of one KV group; returns its id. Throws std::invalid_argument.
@@ -198,6 +199,7 @@ class CopyEngine {
   // Poll.
   bool Wait(std::span<const uint64_t> jobs, double timeout_s);
   // Copies (source, target, bytes) rows on all threads and returns when done. For benchmarks and tests.
+  // Throws std::runtime_error when the engine is closed before that.
   void Copy(std::span<const uint64_t> rows);
 
   uint64_t pending() const;
@@ -207,12 +209,20 @@ class CopyEngine {
   // False in a forked child.
   bool usable_here() const;
   // Finishes what was submitted and joins the threads; nothing waits any more for pending chunks, a fence or
-  // a load window. Idempotent.
-  void Close();
+  // a load window. With a time, what is not begun when it is over is lost, and where the pieces under way
+  // have not landed landing_deadline_ms later they are given up (docs/decisions/0034): their jobs have failed
+  // and are reported, the threads are left to themselves. False: so it is, see Unlanded. Idempotent; another
+  // call waits again.
+  bool Close(std::optional<double> timeout_s = std::nullopt);
+  // The jobs that were given up and may still be written to by the device: a store's slots must not be given
+  // to anybody else yet, nor a load's blocks.
+  std::vector<uint64_t> Unlanded() const;
+  // The stores among them, of all engines of this process, also of those that are gone.
+  static uint64_t UnlandedStores();
 
  private:
   struct Impl;
-  Impl* impl_;  // left alone in a forked child, whose copy of the threads does not exist
+  std::shared_ptr<Impl> impl_;  // and its threads', which may outlive the engine
 };
 
 }  // namespace tpu_sync_native

@@ -89,19 +89,22 @@ CopyEngine::CopyEngine(const CopyEngineOptions& options) {
     throw std::invalid_argument("threads is " + std::to_string(options.threads) + ", allowed are 0 to 256");
   }
   if (options.arena == nullptr && options.arena_bytes != 0) throw std::invalid_argument("arena is null");
-  auto impl = std::make_unique<Impl>(options);
+  auto impl = std::make_shared<Impl>(options);
   CopyBackend& backend = *impl->options.backend;
   if (!backend.RegisterArena(options.arena, options.arena_bytes)) {
     throw std::invalid_argument("backend " + backend.capabilities().name + " cannot use this arena");
   }
   impl->Start(options.threads == 0 ? DefaultThreads() : options.threads);
-  impl_ = impl.release();
+  impl_ = std::move(impl);
 }
 
 CopyEngine::~CopyEngine() {
-  if (!usable_here()) return;
-  Close();
-  delete impl_;
+  if (usable_here()) {
+    if (!impl_->given_up) Close();
+    return;
+  }
+  // Its copy of the threads does not exist, its locks may be held for ever: it is not to be destroyed.
+  static_cast<void>(new std::shared_ptr<Impl>(std::move(impl_)));
 }
 
 int CopyEngine::AddLayout(const CopyLayoutSpec& spec) {
@@ -207,7 +210,8 @@ void CopyEngine::Copy(std::span<const uint64_t> rows) {
   impl_->PrepareLocked(job.get());
   impl_->queues.Add(job, /*first=*/true);
   impl_->work.notify_one();
-  impl_->finished.wait(lock, [&] { return job->finished; });
+  impl_->finished.wait(lock, [&] { return job->finished || impl_->given_up; });
+  if (!job->finished || job->cut) throw std::runtime_error("the copy engine is closed");
 }
 
 uint64_t CopyEngine::pending() const {
@@ -234,10 +238,9 @@ const CopyCapabilities& CopyEngine::capabilities() const { return impl_->options
 
 bool CopyEngine::usable_here() const { return getpid() == impl_->pid; }
 
-void CopyEngine::Close() {
+bool CopyEngine::Close(std::optional<double> timeout_s) {
   impl_->RequireUsable();
-  const std::lock_guard closing(impl_->close_mutex);
-  impl_->Stop();
+  return impl_->Close(timeout_s);
 }
 
 }  // namespace tpu_sync_native

@@ -28,36 +28,28 @@ uint64_t ClockNs(clockid_t clock) {
 void CopyEngine::Impl::Start(int count) {
   const BlockedSignals blocked;
   try {
+    running = count;
     for (int i = 0; i < count; ++i) {
-      threads.emplace_back([this] { Run(); });
+      threads.emplace_back([self = shared_from_this()] { self->Run(); });
       pthread_setname_np(threads.back().native_handle(), ("kvt-copy-" + std::to_string(i)).c_str());
     }
   } catch (...) {
-    Stop();
+    {
+      Lock lock(mutex);
+      LeaveLocked(lock, count - static_cast<int>(threads.size()));
+    }
+    Close(std::nullopt);
     throw;
   }
 }
 
-void CopyEngine::Impl::Stop() {
-  waiter.Stop();  // first: what waits comes back to the queues, which the threads then drain
-  {
-    Lock lock(mutex);
-    stopping = true;
-    EndAllLocked(lock, queues.TakeAllWaiting());
-  }
-  work.notify_all();
-  window_changed.notify_all();
-  for (std::thread& thread : threads) {
-    if (thread.joinable()) thread.join();
-  }
-  gate->Shut();
-  if (!std::exchange(closed, true)) options.backend->UnregisterArena(options.arena, options.arena_bytes);
-}
-
 bool CopyEngine::Impl::AwaitPieceLocked(Lock& lock, JobPiece* piece) {
   while (true) {
-    const uint64_t deadline_ns = queues.NextDeadline();
-    if (deadline_ns != UINT64_MAX) EndAllLocked(lock, queues.TakeExpired(SteadyNs()));
+    if (stopping) {
+      EndAllLocked(lock, queues.TakeAllWaiting());
+    } else if (queues.NextDeadline() != UINT64_MAX) {
+      EndAllLocked(lock, queues.TakeExpired(SteadyNs()));
+    }
     const bool taken = queues.Next(piece);
     // Next may also have given the last load that could go on to the waiter.
     if (queues.window_open()) window_changed.notify_all();
@@ -74,7 +66,8 @@ bool CopyEngine::Impl::AwaitPieceLocked(Lock& lock, JobPiece* piece) {
 
 void CopyEngine::Impl::Run() {
   ExtentList scratch(kScratchExtents);
-  const CopyContext with{options.arena, &pages, options.guard.get(), options.backend.get(), &scratch};
+  const CopyContext with{options.arena,         &pages,   options.guard.get(),
+                         options.backend.get(), &scratch, &given_up};
   Lock lock(mutex);
   while (true) {
     JobPiece piece;
@@ -93,6 +86,7 @@ void CopyEngine::Impl::Run() {
   }
   ended_cpu_ns += ClockNs(CLOCK_THREAD_CPUTIME_ID);
   work.notify_all();
+  LeaveLocked(lock, 1);
 }
 
 void CopyEngine::Impl::EndLocked(Lock& lock, const std::shared_ptr<CopyJob>& job) {
@@ -102,6 +96,7 @@ void CopyEngine::Impl::EndLocked(Lock& lock, const std::shared_ptr<CopyJob>& job
     lock.lock();
   }
   FinishLocked(job);
+  if (given_up) LandedLateLocked(job);
 }
 
 void CopyEngine::Impl::EndAllLocked(Lock& lock, const ReadyWaiter::Jobs& jobs) {

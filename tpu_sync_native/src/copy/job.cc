@@ -168,7 +168,9 @@ void CopyJob::LosePending() {
 
 void CopyJob::LoseRest() {
   if (next_byte == bytes_) return;
-  for (size_t i = FirstRun(next_byte); i < runs_.size(); ++i) MarkInvalid(runs_[i].chunk);
+  cut = true;
+  // Rows have no chunks.
+  for (size_t i = FirstRun(next_byte); i < runs_.size() && rows_.empty(); ++i) MarkInvalid(runs_[i].chunk);
   bytes_left -= bytes_ - next_byte;
   next_byte = bytes_;
 }
@@ -192,7 +194,7 @@ uint64_t CopyJob::CopyPiece(uint64_t begin, uint64_t end, const CopyContext& wit
     extents += scratch->view().size();
     const bool bounded = with.backend->capabilities().buffers && buffers != nullptr;
     const auto inside = [&](const CopyExtent& extent) { return !bounded || InBuffer(extent, *buffers); };
-    moved = moved && std::ranges::all_of(scratch->view(), inside) &&
+    moved = moved && !with.given_up->load() && std::ranges::all_of(scratch->view(), inside) &&
             with.backend->Copy(direction_, scratch->view(), buffers);
     scratch->clear();
   };

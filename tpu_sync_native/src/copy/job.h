@@ -23,6 +23,7 @@ struct CopyContext {
   const SlotGuard* guard;  // may be null: nothing changes
   CopyBackend* backend;
   ExtentList* scratch;
+  const std::atomic<bool>* given_up;  // then nothing more is given to the device
 };
 
 // The job's bytes are numbered from 0 in the order of its runs; a piece is a range of them, so that any job
@@ -54,6 +55,8 @@ class CopyJob {
   uint64_t AdvanceReady(const SlotGuard* guard);
   // What is pending never becomes ready.
   void LosePending();
+  // Whether pieces of it were taken and have not landed.
+  bool under_way() const { return bytes_left != bytes_ - next_byte; }
   // No more pieces of it are taken: their chunks are lost.
   void LoseRest();
   // The same, and what was copied counts for nothing.
@@ -66,6 +69,7 @@ class CopyJob {
   uint64_t piece_bytes = 0;
   uint64_t bytes_left = 0;
   bool finished = false;
+  bool cut = false;  // LoseRest took something from it
 
  private:
   using Clock = std::chrono::steady_clock;

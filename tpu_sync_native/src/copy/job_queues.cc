@@ -119,6 +119,17 @@ ReadyWaiter::Jobs JobQueues::TakeExpired(uint64_t now_ns) {
   return expired;
 }
 
+ReadyWaiter::Jobs JobQueues::TakeAll() {
+  ReadyWaiter::Jobs all = TakeAllWaiting();
+  for (auto* const queue : {&loads_, &stores_}) {
+    for (const auto& job : *queue) job->LoseRest();
+    std::move(queue->begin(), queue->end(), std::back_inserter(all));
+    queue->clear();
+  }
+  CountLoads();
+  return all;
+}
+
 void JobQueues::OpenWindow(std::shared_ptr<CopyHold> hold, uint64_t deadline_ns) {
   window_hold_ = std::move(hold);
   window_deadline_ns_ = deadline_ns;

@@ -60,6 +60,8 @@ class JobQueues {
   // Takes out, with what was not copied lost, who has waited too long (or everybody who waits).
   ReadyWaiter::Jobs TakeExpired(uint64_t now_ns);
   ReadyWaiter::Jobs TakeAllWaiting() { return TakeExpired(UINT64_MAX); }
+  // And who is queued besides.
+  ReadyWaiter::Jobs TakeAll();
 
   // ---- load windows ----
   bool loads_await_window() const { return options_.loads_need_window && loads_queued_.load() != 0; }
