@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from kvtier_connectors.common.guard import record_fault
 from kvtier_connectors.vllm_connector import counters, settings
+from kvtier_connectors.vllm_connector.absent_worker import AbsentWorker
 from kvtier_connectors.vllm_connector.devices import TENSORS_OF, tensors_of
 from kvtier_connectors.vllm_connector.fingerprint import Fingerprints
 from kvtier_connectors.vllm_connector.layout import check_regions, plan_groups, regions_of
 from kvtier_connectors.vllm_connector.manager import KVTierManager
-from kvtier_connectors.vllm_connector.worker import AbsentWorker, KVTierWorker
+from kvtier_connectors.vllm_connector.worker import KVTierWorker
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, cast
 
 import torch
 from kvtier_connectors.common.guard import guarded, nothing, record_fault
+from kvtier_connectors.vllm_connector.absent_worker import AbsentWorker
 from kvtier_connectors.vllm_connector.connector import KVTierConnector
-from kvtier_connectors.vllm_connector.worker import AbsentWorker
 from vllm.config import VllmConfig
 from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from fakes import FakeClient
 from kvtier_connectors.common import guard
+from kvtier_connectors.vllm_connector.absent_worker import AbsentWorker
 from kvtier_connectors.vllm_connector.devices import HostTensors
 from kvtier_connectors.vllm_connector.layout import GroupPlan
 from kvtier_connectors.vllm_connector.transfer import SlotSpec, WorkerReport
-from kvtier_connectors.vllm_connector.worker import CLOSE_TIMEOUT_S, AbsentWorker, KVTierWorker
+from kvtier_connectors.vllm_connector.worker import KVTierWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.v1.kv_offload.base import GPULoadStoreSpec
 
@@ -373,40 +374,3 @@ def test_reports_of_workers_add_up_in_any_order():
     assert ours.aggregate(OffloadingWorkerMetadata({2: 1})).failed_jobs == {2}
     assert not ours.aggregate(other).absent
     assert other.aggregate(WorkerReport({1: 1}, absent=True)).absent
-
-
-def test_a_store_that_was_given_up_is_reported_when_it_has_landed(client, worker):
-    worker.submit_store(1, device(), spec())
-    worker.submit_load(2, spec(), device())
-    engine = client.engines[0]
-    engine.stuck, engine.late = True, {1}
-    worker.wait({2})
-    assert engine.closes == [CLOSE_TIMEOUT_S]  # bounded, and the load is nobody's any more
-    assert outcome(worker) == {2: False}
-    assert outcome(worker) == {}  # of the store the scheduler learns nothing, so its slots stay reserved
-    engine.late.clear()
-    assert outcome(worker) == {1: False}
-    assert outcome(worker) == {}
-    assert guard.fault_count() == 0
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_a_load_that_was_given_up_must_not_land_in_blocks_in_use(client, worker, in_order):
-    worker.submit_load(1, spec(), device())
-    engine = client.engines[0]
-    engine.stuck, engine.late, engine.in_order_queue = True, {1}, in_order
-    worker.land_loads()
-    # Behind a queue that keeps the order the step comes later; else somebody has to wait for it.
-    assert engine.closes[0] == CLOSE_TIMEOUT_S
-    assert (None in engine.closes) == (not in_order)
-    assert outcome(worker) == {1: False}
-    assert guard.fault_count() == 0
-
-
-def test_shutdown_does_not_wait_for_a_hung_device(client, worker):
-    worker.submit_store(1, device(), spec())
-    engine = client.engines[0]
-    engine.stuck, engine.late = True, {1}
-    worker.shutdown()
-    assert engine.closes == [CLOSE_TIMEOUT_S]
-    assert client.closed
