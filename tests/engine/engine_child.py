@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from engine_faults import LoadGate, StoreProbe, fail_next_load_here  # beside this file
+from step_waits import StepWaits
 
 from kvtier.demo.engine_child import EngineChild, serve
 
@@ -16,6 +17,7 @@ class FaultyChild(EngineChild):
     """Scheduler and worker live in this process, so a test can step them and reach the worker."""
 
     _gate: LoadGate | None = None
+    _waits: StepWaits | None = None
 
     @property
     def gate(self) -> LoadGate:
@@ -58,6 +60,16 @@ class FaultyChild(EngineChild):
         engine.add_request("storing", self.prompt(prompt), self.sampling(64))
         self._step_until(lambda: stores.submitted > 0, "no store was submitted")
         return stores.submitted
+
+    def watch_steps(self) -> None:
+        """From now on note how long steps spend in kvtier."""
+        core = self.llm.llm_engine.engine_core.engine_core
+        self._waits = StepWaits(self.llm.llm_engine, [core.scheduler.connector, self._connector()])
+
+    def longest_step_wait(self) -> float:
+        """Of the steps since the last call, in ms."""
+        assert self._waits is not None
+        return self._waits.take()
 
     def free_blocks(self) -> int:
         """Blocks of the engine's own KV cache that no request holds."""
