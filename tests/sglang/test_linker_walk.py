@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Daemon
+from harness import Daemon, until
 from linker_inprocess import PAGE_TOKENS, LinkedStack
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
@@ -130,3 +130,5 @@ def test_random_requests_while_the_daemon_comes_and_goes(daemon: Daemon) -> None
                 daemon.start()
         assert stack.linker.counters()["load_pages"] > 0
         assert walk.failed == 0
+        # Only a client that is attached can say that what it was storing when the daemon ended is over.
+        until(lambda: stack.linker._client.connected, "the linker has attached anew", 30)
