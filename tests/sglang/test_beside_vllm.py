@@ -6,16 +6,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from harness import PATIENT_MS
-from hosts import Host
-from sglang_engines import PAGE_TOKENS, Engine, tokens
+from hosts import Host, running_host
+from sglang_engines import PAGE_TOKENS, Engine
 
 from kvtier.demo.engine_process import CONNECTOR, EngineProcess
+from kvtier.demo.models import FIRST_TOKEN, VOCABULARY
+
+pytestmark = pytest.mark.trial
 
 VLLM_PYTHON = Path(__file__).parents[2] / ".envs" / "vllm" / "bin" / "python"
 CHUNK_TOKENS = 256  # of the vLLM connector
+
+
+def tokens(length: int, seed: int) -> list[int]:
+    draw = Random(seed)
+    return [draw.randrange(FIRST_TOKEN, VOCABULARY) for _ in range(length)]
+
+
 PROMPTS = [tokens(600, seed) for seed in range(2)]
 CHUNKS = len(PROMPTS) * (600 // CHUNK_TOKENS)
 PAGES = len(PROMPTS) * (600 // PAGE_TOKENS)
@@ -41,6 +52,18 @@ class VllmEngine(EngineProcess):
 
 
 @pytest.fixture
+def host() -> Iterator[Host]:
+    with running_host() as started:
+        yield started
+
+
+@pytest.fixture
+def sglang(host: Host, model_of: Callable[[str], Path], tmp_path: Path) -> Iterator[Engine]:
+    with Engine(model_of("dense"), tmp_path / "sglang.log", address=host.address) as engine:
+        yield engine
+
+
+@pytest.fixture
 def vllm(host: Host, model_of: Callable[[str], Path], tmp_path: Path) -> Iterator[VllmEngine]:
     with VllmEngine(model_of("dense"), tmp_path / "vllm.log", host.address) as engine:
         engine.started()
@@ -57,10 +80,7 @@ def stats(host: Host, *options: str) -> str:
 
 
 @pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="no vLLM environment; `make test-sglang` makes it")
-def test_both_engines_on_one_daemon(
-    host: Host, vllm: VllmEngine, start: Callable[..., Engine], model_of: Callable[[str], Path]
-) -> None:
-    sglang = start(model_of("dense"), host.address)
+def test_both_engines_on_one_daemon(host: Host, vllm: VllmEngine, sglang: Engine) -> None:
     ours, theirs = sglang.generate(PROMPTS), vllm.generate(PROMPTS)
     vllm_chunks = CHUNKS + 600 // CHUNK_TOKENS  # with the first prompt's
     host.wait_for(lambda: host.chunks() >= PAGES + vllm_chunks, "both have stored", vllm)

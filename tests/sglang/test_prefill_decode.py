@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from sglang_engines import DEVICE_TOKENS, PAGE_TOKENS, Engine
+from sglang_engines import DEVICE_TOKENS, PAGE_TOKENS, Answers, Engine, request
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "prefill_decode.py"
 ON_CPU = [
@@ -32,11 +32,14 @@ def without_cache(
     def answer(prompt: tuple[int, ...]) -> list[int]:
         log = tmp_path_factory.mktemp("reference") / "engine.log"
         with Engine(model_of("dense"), log, address=None) as engine:
-            return engine.generate([list(prompt)], ANSWER_TOKENS).tokens[0]
+            sampling = {"temperature": 0, "max_new_tokens": ANSWER_TOKENS, "ignore_eos": True}
+            asked = {**request(prompt), "sampling_params": sampling}
+            return Answers.of(engine.call("generate", requests=[asked])).tokens[0]
 
     return answer
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize("through", ["host", "storage"])
 def test_each_engine_finds_what_the_other_computed(
     model_of: Callable[[str], Path], without_cache: Callable[[tuple[int, ...]], list[int]], through: str
