@@ -21,7 +21,7 @@ constexpr uint64_t kSeeds = 10;
 #else
 constexpr uint64_t kSeeds = 20;
 #endif
-constexpr int kSteps = 1500;
+constexpr int kSteps = 2000;
 
 // What must have happened in so many runs. A simulation in which nothing goes wrong, or right, shows nothing.
 struct Wanted {
@@ -79,7 +79,7 @@ class Simulation {
       case 3:
         return run_.Sleep(run_.Draw(10 * kNsPerS));
       case 4:
-        if (host.life() != nullptr && run_.Draw(4) == 0) host.Clear(static_cast<uint32_t>(run_.Draw(2)));
+        if (host.life() != nullptr && run_.Draw(6) == 0) host.Clear(static_cast<uint32_t>(run_.Draw(2)));
         return;
       case 5:
         if (host.life() != nullptr && run_.Draw(4) == 0) End(host);
@@ -109,6 +109,8 @@ class Simulation {
       default:
         if (host.life() == nullptr) return Begin(host, run_.Draw(4) != 0);
         host.engines.Step(*host.life());
+        // The worst moment: the kernel goes on with what it had begun to read.
+        if (host.engines.awaits_promotes() && run_.Draw(24) == 0) host.Kill();
     }
   }
 
@@ -132,6 +134,10 @@ class Simulation {
         return;
       case 5:
         weather.hangs_one_of = 30;
+        return;
+      case 6:
+      case 7:
+        weather.slow_one_of = 2;
         return;
       default:
         return;

@@ -47,6 +47,7 @@ class Engines {
   }
   // The daemon is gone: what was leased is held without a lease, as far as the engines know.
   void Orphan() {
+    awaits_promotes_ = false;
     for (Reading& reading : readings_) reading.leased = false;
     for (Writing& writing : writings_) writing.leased = false;
     for (const Session& session : open_) former_.push_back(session);
@@ -114,10 +115,13 @@ class Engines {
         return;
       }
       default:
-        if (run_.Draw(3) == 0) life.store->Evict(AnySpace(), run_.Draw(8) * 4096);
+        life.store->Evict(AnySpace(), run_.Draw(24) * 4096);
         while (run_.Draw(2) == 0 && life.store->MakeRoom()) continue;
     }
   }
+
+  // The chunk that was leased last was still on its way.
+  bool awaits_promotes() const { return awaits_promotes_; }
 
   // Gives everything back.
   void Finish(Life& life) {
@@ -289,6 +293,7 @@ class Engines {
     for (Slot& slot : reading.slots) {
       const Readiness readiness = life.reader->ReadinessOf(slot.ref.slot, slot.ref.generation);
       if (pinned && slot.was_ready) CHECK(readiness == Readiness::kReady);
+      awaits_promotes_ = readiness == Readiness::kPending;
       if (readiness != Readiness::kReady) continue;
       slot.was_ready = true;
       CHECK(Judge(life, reading.space, slot.number, reading.weights, slot.ref));
@@ -385,6 +390,7 @@ class Engines {
   const uint64_t lease_ms_;
   SessionId last_session_ = 0;
   uint64_t rubbish_ = 0;
+  bool awaits_promotes_ = false;
   std::vector<Session> open_, former_;  // former: gone without a word, perhaps not for ever
   std::vector<Reading> readings_;
   std::vector<Writing> writings_;
