@@ -9,7 +9,8 @@
 //   schedule.Sleep(ns);        the others go on meanwhile
 //   schedule.Jump(ns);         a clock that jumps: nobody has gone on meanwhile
 //
-// Threads are switched where they lock, wait, end or call Yield: not between two loads or stores.
+// Threads are switched where they lock, wait, end or call Yield; with Atomics::kToo before every atomic
+// operation as well, where ThreadSanitizer makes those calls (and nowhere else).
 #pragma once
 
 #include <pthread.h>
@@ -46,7 +47,10 @@ class Schedule {
     pthread_t handle{};
   };
 
-  explicit Schedule(uint64_t seed) : random_(seed), now_ns_(1'000'000 * kNsPerSecond) {
+  enum class Atomics { kNot, kToo };
+
+  explicit Schedule(uint64_t seed, Atomics atomics = Atomics::kNot)
+      : random_(seed), now_ns_(1'000'000 * kNsPerSecond), atomics_(atomics == Atomics::kToo) {
     CHECK(mine_ == nullptr && running_ == nullptr);
     constexpr uint32_t kOneOf[] = {0, 2, 8, 64};
     preempts_ = kOneOf[Draw(4)];
@@ -119,6 +123,9 @@ class Schedule {
     }
     if (!all && sleepers.size() > 1) sleepers = {sleepers[Draw(sleepers.size())]};
     for (Thread* thread : sleepers) Go(*thread, false);
+  }
+  static void AtomicPoint() {
+    if (mine_ != nullptr && running_->atomics_) running_->Point();
   }
   // Where a thread might be preempted.
   void Point() {
@@ -217,6 +224,7 @@ class Schedule {
 
   std::mt19937_64 random_;
   uint64_t now_ns_;
+  const bool atomics_;
   uint32_t preempts_ = 0;  // one of so many locks; 0: none
   std::vector<Thread*> alive_;
   size_t used_ = 0, waiting_ = 0;

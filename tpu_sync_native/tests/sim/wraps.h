@@ -3,12 +3,19 @@
 // Definitions, so in one file of a program.
 #pragma once
 
+#include <linux/futex.h>
+#include <sched.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdarg>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -54,8 +61,6 @@ inline uint64_t NsOf(const timespec& time) {
 #define KVTIER_CV_ALL _ZNSt18condition_variable10notify_allEv
 #define KVTIER_STEADY_NOW _ZNSt6chrono3_V212steady_clock3nowEv
 #define KVTIER_SYSTEM_NOW _ZNSt6chrono3_V212system_clock3nowEv
-#define KVTIER_FUTEX_WAIT _ZN15tpu_sync_native9FutexWaitERKSt6atomicIjEjm
-#define KVTIER_FUTEX_WAKE _ZN15tpu_sync_native9FutexWakeERKSt6atomicIjEi
 #define KVTIER_JOIN_NAMES(a, b) a##b
 #define KVTIER_WRAP(name) KVTIER_JOIN_NAMES(__wrap_, name)
 #define KVTIER_REAL(name) KVTIER_JOIN_NAMES(__real_, name)
@@ -151,18 +156,43 @@ int KVTIER_WRAP(nanosleep)(const timespec* time, timespec* left) {
   run->Sleep(NsOf(*time));
   return 0;
 }
-void KVTIER_REAL(KVTIER_FUTEX_WAIT)(const std::atomic<uint32_t>*, uint32_t, uint64_t);
-void KVTIER_REAL(KVTIER_FUTEX_WAKE)(const std::atomic<uint32_t>*, int);
-void KVTIER_WRAP(KVTIER_FUTEX_WAIT)(const std::atomic<uint32_t>* word, uint32_t expected,
-                                    uint64_t deadline_ns) {
+int KVTIER_REAL(sched_yield)();
+int KVTIER_WRAP(sched_yield)() {
   Schedule* const run = Schedule::Mine();
-  if (run == nullptr) return KVTIER_REAL(KVTIER_FUTEX_WAIT)(word, expected, deadline_ns);
-  if (word->load() == expected) run->Wait(Schedule::kFutex, deadline_ns);
+  if (run == nullptr) return KVTIER_REAL(sched_yield)();
+  run->Yield();
+  return 0;
 }
-void KVTIER_WRAP(KVTIER_FUTEX_WAKE)(const std::atomic<uint32_t>* word, int sleepers_max) {
+// Futexes, those inside std::atomic among them. A wait's time is relative, that of a bit set is not.
+long KVTIER_REAL(syscall)(long, ...);
+long KVTIER_WRAP(syscall)(long number, ...) {
+  long arguments[6];
+  va_list list;
+  va_start(list, number);
+  for (long& argument : arguments) argument = va_arg(list, long);
+  va_end(list);
+  const auto [word, operation, value, until, more, bits] = arguments;
   Schedule* const run = Schedule::Mine();
-  if (run == nullptr) return KVTIER_REAL(KVTIER_FUTEX_WAKE)(word, sleepers_max);
-  run->Wake(Schedule::kFutex, true);
+  if (run == nullptr || number != SYS_futex)
+    return KVTIER_REAL(syscall)(number, word, operation, value, until, more, bits);
+  const long kind = operation & FUTEX_CMD_MASK;
+  if (kind == FUTEX_WAKE) {
+    run->Wake(Schedule::kFutex, true);
+    return 1;
+  }
+  if (kind != FUTEX_WAIT && kind != FUTEX_WAIT_BITSET) std::abort();
+  if (reinterpret_cast<const std::atomic<uint32_t>*>(word)->load() != static_cast<uint32_t>(value)) {
+    errno = EAGAIN;
+    return -1;
+  }
+  uint64_t deadline_ns = Schedule::kNever;
+  if (until != 0) {
+    deadline_ns = NsOf(*reinterpret_cast<const timespec*>(until));
+    if (kind == FUTEX_WAIT) deadline_ns += run->now_ns();
+  }
+  if (run->Wait(Schedule::kFutex, deadline_ns)) return 0;
+  errno = ETIMEDOUT;
+  return -1;
 }
 
 // ---- threads ----
@@ -217,6 +247,41 @@ ssize_t KVTIER_WRAP(getrandom)(void* bytes, size_t count, unsigned flags) {
   for (size_t i = 0; i < count; ++i) static_cast<uint8_t*>(bytes)[i] = static_cast<uint8_t>(run->Draw(256));
   return static_cast<ssize_t>(count);
 }
+
+#if defined(__SANITIZE_THREAD__)
+// ---- atomic operations, which are calls where ThreadSanitizer looks at them ----
+
+#define KVTIER_ATOMICS(bits, type)                                                                          \
+  type KVTIER_REAL(__tsan_atomic##bits##_load)(const volatile type*, int);                                  \
+  type KVTIER_WRAP(__tsan_atomic##bits##_load)(const volatile type* at, int order) {                        \
+    Schedule::AtomicPoint();                                                                                \
+    return KVTIER_REAL(__tsan_atomic##bits##_load)(at, order);                                              \
+  }                                                                                                         \
+  void KVTIER_REAL(__tsan_atomic##bits##_store)(volatile type*, type, int);                                 \
+  void KVTIER_WRAP(__tsan_atomic##bits##_store)(volatile type * at, type value, int order) {                \
+    Schedule::AtomicPoint();                                                                                \
+    KVTIER_REAL(__tsan_atomic##bits##_store)(at, value, order);                                             \
+  }                                                                                                         \
+  int KVTIER_REAL(__tsan_atomic##bits##_compare_exchange_strong)(volatile type*, type*, type, int, int);    \
+  int KVTIER_WRAP(__tsan_atomic##bits##_compare_exchange_strong)(volatile type * at, type * old, type next, \
+                                                                 int order, int failed) {                   \
+    Schedule::AtomicPoint();                                                                                \
+    return KVTIER_REAL(__tsan_atomic##bits##_compare_exchange_strong)(at, old, next, order, failed);        \
+  }                                                                                                         \
+  KVTIER_ATOMIC_CHANGE(__tsan_atomic##bits##_exchange, type)                                                \
+  KVTIER_ATOMIC_CHANGE(__tsan_atomic##bits##_fetch_add, type)                                               \
+  KVTIER_ATOMIC_CHANGE(__tsan_atomic##bits##_fetch_sub, type)
+#define KVTIER_ATOMIC_CHANGE(name, type)                              \
+  type KVTIER_REAL(name)(volatile type*, type, int);                  \
+  type KVTIER_WRAP(name)(volatile type * at, type value, int order) { \
+    Schedule::AtomicPoint();                                          \
+    return KVTIER_REAL(name)(at, value, order);                       \
+  }
+KVTIER_ATOMICS(8, char)
+KVTIER_ATOMICS(16, short)
+KVTIER_ATOMICS(32, int)
+KVTIER_ATOMICS(64, long)
+#endif
 
 }  // extern "C"
 
