@@ -102,8 +102,7 @@ fuzz: setup
 # So many runs of other seeds than test-native's, about half a second each.
 SEEDS ?= 200
 simulate: setup
-	KVTIER_SANITIZERS=asan KVTIER_SIM_SEEDS=$(SEEDS) sh tpu_sync_native/tests/run.sh \
-		--timeout $$(($(SEEDS) * 5 + 100)) --verbose -R hosts_sim
+	KVTIER_SIM_SEEDS=$(SEEDS) sh tpu_sync_native/tests/run.sh --timeout $$(($(SEEDS) * 10 + 100)) --verbose -R _sim
 
 test-engine: $(VLLM_ENV)/.built
 	$(VLLM_ENV)/bin/python -m pytest tests/engine

@@ -17,9 +17,9 @@ namespace tpu_sync_native::testing {
 namespace {
 
 #ifdef __SANITIZE_THREAD__
-constexpr uint64_t kSeeds = 10;
+constexpr uint64_t kSeeds = 4;
 #else
-constexpr uint64_t kSeeds = 20;
+constexpr uint64_t kSeeds = 12;
 #endif
 constexpr int kSteps = 2000;
 

@@ -30,6 +30,10 @@ uint64_t SeedsWanted() {
 // One after the other, each as a run of its own; a failure names its seed.
 void ForEachSeed(void (*run)(Schedule&)) {
   const uint64_t seed = RunSeed();
+  {  // what is made once in a process is made here, or the first run would be another one
+    Schedule schedule(0, Schedule::Atomics::kToo);
+    run(schedule);
+  }
   for (uint64_t i = 0; i < SeedsWanted(); ++i) {
     Now().replay = "KVTIER_SIM_SEEDS=1 KVTIER_SEED=" + std::to_string(SeedOf(seed, i)) + " " + Now().program +
                    " " + Now().test;
@@ -39,10 +43,10 @@ void ForEachSeed(void (*run)(Schedule&)) {
 }
 
 void CallAndRest(Schedule& run, Session& session, uint32_t ns) {
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 150; ++i) {
     const uint64_t before_ns = run.now_ns();
     const uint64_t number = run.Draw(40);
-    switch (run.Draw(4)) {
+    switch (run.Draw(8)) {
       case 0:
         CHECK(session.Post({.op = Op::kTouch, .ns = ns, .keys = &Keys(number, 3).batch()}, true) ==
               Posted::kYes);
@@ -55,9 +59,11 @@ void CallAndRest(Schedule& run, Session& session, uint32_t ns) {
     }
     if (const uint64_t took_ns = run.now_ns() - before_ns; took_ns >= kLateNs)
       Fail(__FILE__, __LINE__, "a call was late, ns:", std::to_string(took_ns));
-    // Long enough for the server to spin, to nap or to sleep.
-    constexpr uint64_t kRests[] = {0, 50'000, 1'500'000, 12'000'000, 90'000'000};
-    if (const uint64_t rest_ns = kRests[run.Draw(5)]; rest_ns != 0) run.Sleep(run.Draw(rest_ns));
+    // None, or until a moment at which the other one comes, too: the server spins, naps or sleeps by then.
+    constexpr uint64_t kBeats[] = {0, 0, 200'000, 2'000'000, 5'000'000, 100'000'000};
+    if (const uint64_t beat_ns = kBeats[run.Draw(6)]; beat_ns != 0) {
+      run.Sleep(beat_ns - run.now_ns() % beat_ns);
+    }
   }
 }
 

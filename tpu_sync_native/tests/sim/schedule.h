@@ -44,6 +44,7 @@ class Schedule {
     bool waits = false, timed_out = false, done = false;
     const void* on = nullptr;
     uint64_t deadline_ns = kNever;
+    uint64_t rank = 0;
     pthread_t handle{};
   };
 
@@ -54,6 +55,8 @@ class Schedule {
     CHECK(mine_ == nullptr && running_ == nullptr);
     constexpr uint32_t kOneOf[] = {0, 2, 8, 64};
     preempts_ = kOneOf[Draw(4)];
+    ranked_ = Draw(2) == 0;
+    if (ranked_) preempts_ *= 8;
     running_ = this;
     mine_ = Add();
   }
@@ -76,6 +79,7 @@ class Schedule {
 
   // Anybody may go on.
   void Yield() {
+    mine_->rank = Draw(kNever);
     if (alive_.size() > 1) Next();
   }
   void Sleep(uint64_t ns) { Wait(nullptr, now_ns_ + ns); }
@@ -140,6 +144,7 @@ class Schedule {
     if (used_ == Pool().size()) Pool().emplace_back();
     Thread* thread = &Pool()[used_];
     thread->id = used_++;
+    thread->rank = Draw(kNever);
     thread->waits = thread->done = false;
     alive_.push_back(thread);
     return thread;
@@ -194,13 +199,25 @@ class Schedule {
   Thread* Pick() {
     if (++switches_ > kSwitchesMax) Stuck("the run does not end");
     if (waiting_ == alive_.size()) PassTime();
+    Thread* const next = ranked_ ? First() : Any();
+    trace_ = Mix(trace_ + next->id + 1, now_ns_ | 1);
+    return next;
+  }
+  Thread* Any() {
     uint64_t nth = Draw(alive_.size() - waiting_);
     for (Thread* thread : alive_) {
-      if (thread->waits || nth-- > 0) continue;
-      trace_ = Mix(trace_ + thread->id + 1, now_ns_ | 1);
-      return thread;
+      if (!thread->waits && nth-- == 0) return thread;
     }
     Stuck("nobody to go on");
+  }
+  // One that is passed over stays so for long: what takes a thread that is late in one place and in no other.
+  Thread* First() {
+    Thread* first = nullptr;
+    for (Thread* thread : alive_) {
+      if (!thread->waits && (first == nullptr || thread->rank > first->rank)) first = thread;
+    }
+    if (first == nullptr) Stuck("nobody to go on");
+    return first;
   }
   void PassTime() {
     uint64_t next_ns = kNever;
@@ -226,6 +243,7 @@ class Schedule {
   uint64_t now_ns_;
   const bool atomics_;
   uint32_t preempts_ = 0;  // one of so many locks; 0: none
+  bool ranked_ = false;    // the thread of the highest rank goes on, and ranks change; else any
   std::vector<Thread*> alive_;
   size_t used_ = 0, waiting_ = 0;
   uint64_t trace_ = 0, switches_ = 0;
