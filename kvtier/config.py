@@ -107,6 +107,17 @@ def _storage(root: str) -> str:
     return root
 
 
+def _key(path: str, info: ValidationInfo) -> str:
+    seal = info.data.get("storage_seal")
+    if path and not Path(path).is_absolute():
+        raise ValueError("is not an absolute path")
+    if seal is not None and seal != "none" and not path:
+        raise ValueError(f"and storage_seal = {seal!r} takes a key: a file with 32 bytes or 64 hex digits")
+    if path and seal == "none":
+        raise ValueError("is set, and storage_seal is 'none': mac or encrypt is wanted")
+    return path
+
+
 def _segment(size_bytes: int) -> int:
     if not SEGMENT_BYTES_MIN <= size_bytes <= SEGMENT_BYTES_MAX:
         raise ValueError("is outside 1MiB to 16GiB")
@@ -257,6 +268,17 @@ class Config(BaseModel):
         "float16) or 4-byte (float32) numbers. It pays where storage is slower than a core compresses and "
         "the cache compresses at all (kvtier bench codec); auto finds out for each namespace whether it does "
         "(kvtier stats says). Every host reads all of them.",
+    )
+    storage_seal: Literal["none", "mac", "encrypt"] = Field(
+        default="none",
+        description="Makes records that somebody without storage_key wrote or changed misses: mac lets them "
+        "be read, encrypt does not (AES-256-GCM, by OpenSSL 3). All hosts of a root have the same, and the "
+        "same key; another one is another root (docs/SECURITY.md).",
+    )
+    storage_key: Annotated[str, AfterValidator(_key)] = Field(
+        default="",
+        validate_default=True,
+        description="File of the root's key, 0600: 32 random bytes, or 64 hexadecimal digits.",
     )
     storage_poll: Annotated[Duration, AfterValidator(_at_least(0.05, "50ms"))] = Field(
         default=2.0,

@@ -38,6 +38,8 @@ _METAVARS = {
     "storage_quota": "SIZE",
     "storage_namespace_quota": "SIZE",
     "storage_codec": "raw|lz4|auto",
+    "storage_seal": "none|mac|encrypt",
+    "storage_key": "FILE",
     "storage_poll": "DURATION",
     "storage_dead_after": "DURATION",
     "storage_threads": "N",

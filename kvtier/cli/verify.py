@@ -16,6 +16,7 @@ from rich.text import Text
 from kvtier.cli.connect import shown
 from kvtier.cli.verify_arena import verify_arena
 from kvtier.config import default_shm_dir
+from kvtier.io.secret_file import seal_key
 from kvtier.sizes import show_size
 from kvtier.storage.findings import Finding, Report
 from kvtier.storage.verify import verify as verify_path
@@ -37,6 +38,13 @@ _ROWS_MAX: Final = 200
 @click.option(
     "--headers-only", is_flag=True, help="Do not read payloads: quick, and blind to damage in them."
 )
+@click.option(
+    "--storage-key",
+    default="",
+    envvar="KVTIER_STORAGE_KEY",
+    metavar="FILE",
+    help="The root's key, as given to kvtier serve: seals are checked too  [env: KVTIER_STORAGE_KEY]",
+)
 @click.option("--all", "show_all", is_flag=True, help=f"Show more than {_ROWS_MAX} findings.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(
@@ -44,6 +52,7 @@ def verify(
     arena: bool,
     shm_dir: Path | None,
     headers_only: bool,
+    storage_key: str,
     show_all: bool,
     as_json: bool,
 ) -> int:
@@ -59,7 +68,7 @@ def verify(
         return verify_arena(default_shm_dir() if shm_dir is None else shm_dir, show_all, as_json)
     console = Console(stderr=True)
     with console.status(f"reading {path}") if console.is_terminal else nullcontext():
-        report = verify_path(path, check_payloads=not headers_only)
+        report = verify_path(path, not headers_only, seal_key(storage_key))
     if as_json:
         json.dump(_record(report), sys.stdout)
         sys.stdout.write("\n")

@@ -13,8 +13,10 @@ from typing import Any, Final
 from kvtier import logs
 from kvtier.config import Config
 from kvtier.errors import ConfigError
+from kvtier.format.seal import seal_name
 from kvtier.format.storage import namespace_meta
 from kvtier.io import lustre, native
+from kvtier.io.secret_file import seal_key
 from kvtier.io.shm import memfd, read_only
 from kvtier.sizes import show_size
 
@@ -35,6 +37,8 @@ class StorageTier:
         self._log = logs.get("storage")
         self._started = False
         self._noticed: dict[str, str] = {}  # "" for the tier, else a namespace's index: its last state
+        self._seal_key = seal_key(config.storage_key)
+        self._seal_name = seal_name(config.storage_seal, self._seal_key) if self._seal_key else ""
         self._chosen: dict[int, str] = {}  # a namespace's index: the codec that was found out last
         with contextlib.ExitStack() as undo:
             catalog_fd = memfd("kvtier-catalog")
@@ -62,6 +66,8 @@ class StorageTier:
                 host_id=secrets.token_bytes(16),
                 boot_id=boot_id,
                 options=options(self._config),
+                seal=self._config.storage_seal,
+                seal_key=self._seal_key,
             )
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             raise ConfigError(f"storage = {self._config.storage!r} cannot be used: {error}") from None
@@ -103,7 +109,7 @@ class StorageTier:
         told: what an engine remembers of it from an earlier daemon.
         """
         if self._tier is not None:
-            meta = namespace_meta(fingerprint_json, chunk_bytes)
+            meta = namespace_meta(fingerprint_json, chunk_bytes, self._seal_name)
             self._tier.open_namespace(index, id, chunk_bytes, meta, self._config.storage_codec, told)
 
     def clear_namespace(self, index: int) -> None:

@@ -5,7 +5,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from kvtier.errors import ConfigError
+from kvtier.errors import ConfigError, InvalidArgument
+from kvtier.format.seal import parse_key
 
 _BYTES_MAX: Final = 1 << 20
 
@@ -18,6 +19,18 @@ def read_file(field: str, path: Path) -> bytes:
 def read_secret(field: str, path: Path) -> bytes:
     """The same, of a file that is this user's (or root's) and closed to everybody else: 0600 or 0400."""
     return _read(field, path, private=True)
+
+
+def seal_key(path: str) -> bytes:
+    """The storage root's key in this file; empty for no path. ConfigError when it holds none."""
+    if not path:
+        return b""
+    try:
+        return parse_key(read_secret("storage_key", Path(path)))
+    except ConfigError:
+        raise
+    except InvalidArgument as error:
+        raise ConfigError(f"storage_key = '{path}' {error}") from None
 
 
 def _read(field: str, path: Path, *, private: bool) -> bytes:

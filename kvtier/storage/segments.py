@@ -21,6 +21,7 @@ class Wanted:
     number: int | None = None
     epoch: int | None = None  # the namespace's present one
     chunk_bytes: int | None = None
+    seal_key: bytes = b""  # of the root; empty: nobody gave it, and seals are not looked at
 
 
 def check_identity(found: dict[str, Any], wanted: Wanted) -> tuple[str, str]:
@@ -75,7 +76,7 @@ def check_segment(
 
     indexes None: nobody looked for any, so nothing says how much was published, and every fault counts.
     """
-    found = scan_segment(fd, check_payloads)
+    found = scan_segment(fd, check_payloads, wanted.seal_key)
     report.segments += 1
     report.bytes += found["file_bytes"]
     # What was not published was never promised: a crash, or a writer at work, leaves it torn.

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from kvtier.errors import InvalidArgument
 from kvtier.format.fingerprint import canonical_json, namespace_id
-from kvtier.format.storage import namespace_meta, parse_marker, parse_meta
+from kvtier.format.seal import parse_key, seal_name
+from kvtier.format.storage import namespace_meta, parse_marker, parse_meta, seal_of
 from kvtier.storage import names
 
 FINGERPRINTS = st.dictionaries(
@@ -31,6 +32,38 @@ def test_meta_round_trip(fingerprint: dict[str, object], chunk_bytes: int) -> No
     record = {"chunk_bytes": chunk_bytes, "fingerprint": fingerprint}
     assert text == json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
     assert parse_meta(text) == (json.loads(canonical), chunk_bytes, namespace_id(canonical))
+
+
+@pytest.mark.parametrize("seal", ["mac", "encrypt"])
+def test_a_sealed_meta_names_kind_and_key(seal: str) -> None:
+    key = bytes(range(32))
+    name = seal_name(seal, key)
+    assert name.startswith(f"{seal}-")
+    assert name != seal_name(seal, bytes(32))
+    assert key.hex()[:16] not in name
+    text = namespace_meta('{"model":"m"}', 4096, name)
+    assert text == f'{{"chunk_bytes":4096,"fingerprint":{{"model":"m"}},"seal":"{name}"}}\n'
+    assert parse_meta(text) == ({"model": "m"}, 4096, namespace_id('{"model":"m"}'))
+    assert seal_of(text) == name
+    assert seal_of(namespace_meta('{"model":"m"}', 4096)) == ""
+
+
+@pytest.mark.parametrize("seal", ['""', "1", '"mac"', '"aes-0123456789abcdef"', '"mac-0123456789abcdeF"'])
+def test_seals_that_are_none(seal: str) -> None:
+    with pytest.raises(InvalidArgument, match="seal is"):
+        parse_meta(f'{{"chunk_bytes":4096,"fingerprint":{{"model":"m"}},"seal":{seal}}}\n')
+
+
+def test_keys() -> None:
+    key = bytes(range(100, 132))
+    assert (
+        parse_key(key) == parse_key(key.hex().encode()) == parse_key(b" " + key.hex().encode() + b"\n") == key
+    )
+    for content in (b"", key[:31], key + b"\n", key.hex().encode()[:-2], b"g" * 64):
+        with pytest.raises(InvalidArgument, match=f"has {len(content)} bytes that are no key") as raised:
+            parse_key(content)
+        if content:
+            assert content.decode(errors="replace") not in str(raised.value)
 
 
 @given(text=st.text(max_size=200))

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <variant>
@@ -125,7 +126,13 @@ py::dict Describe(const IndexEntry& entry) {
   return row;
 }
 
-py::dict PyScanSegment(const PathOrFd& source, bool check_payloads) {
+py::dict PyScanSegment(const PathOrFd& source, bool check_payloads, const py::bytes& seal_key) {
+  std::shared_ptr<const Sealer> sealer;
+  if (const std::string key = seal_key; !key.empty()) {
+    std::string why;
+    sealer = Sealer::Make(key, Seal::kMac, &why);  // it reads the other kind too
+    if (sealer == nullptr) throw py::value_error("seal_key: " + why);
+  }
   struct Found {
     IndexEntry entry;
     std::string why;
@@ -134,9 +141,10 @@ py::dict PyScanSegment(const PathOrFd& source, bool check_payloads) {
   ScanResult result;
   WithoutGil([&] {
     PlainFile file(source);
-    file.Check(
-        ScanSegment(file, check_payloads, &result,
-                    [&](const IndexEntry& entry, const std::string& why) { found.push_back({entry, why}); }));
+    file.Check(ScanSegment(
+        file, check_payloads, &result,
+        [&](const IndexEntry& entry, const std::string& why) { found.push_back({entry, why}); },
+        sealer.get()));
   });
   py::dict described = Describe(result.identity);
   described["file_bytes"] = result.file_bytes;
@@ -224,7 +232,8 @@ uint32_t PyCrc32c(const py::bytes& data, uint32_t crc) {
 }  // namespace
 
 void BindSegment(py::module_& module) {
-  module.def("scan_segment", &PyScanSegment, py::arg("file"), py::arg("check_payloads"));
+  module.def("scan_segment", &PyScanSegment, py::arg("file"), py::arg("check_payloads"),
+             py::arg("seal_key") = py::bytes());
   module.def("read_index", &PyReadIndex, py::arg("file"));
   module.def("read_lease", &PyReadLease, py::arg("file"));
   module.def("crc32c", &PyCrc32c, py::arg("data"), py::arg("crc") = 0);

@@ -80,6 +80,15 @@ StorageOptions OptionsOf(const std::string& host_id, uint64_t boot_id, const py:
   return options;
 }
 
+std::shared_ptr<const Sealer> SealerOf(const std::string& seal, const std::string& key) {
+  if (seal == "none") return nullptr;
+  if (seal != "mac" && seal != "encrypt") throw py::value_error("seal: there is no " + seal);
+  std::string why;
+  auto sealer = Sealer::Make(key, seal == "mac" ? Seal::kMac : Seal::kEncrypt, &why);
+  if (sealer == nullptr) throw py::value_error("seal: " + why);
+  return sealer;
+}
+
 // NaN and what lies before now is no time at all.
 uint64_t WaitMs(double wait_s) {
   return wait_s > 0 ? static_cast<uint64_t>(std::min(wait_s, kWaitMaxS) * 1000) : 0;
@@ -88,9 +97,11 @@ uint64_t WaitMs(double wait_s) {
 class PyStorage {
  public:
   PyStorage(const py::handle& store, const std::string& root, const py::object& files, int catalog_fd,
-            const py::bytes& host_id, uint64_t boot_id, const py::dict& options) {
+            const py::bytes& host_id, uint64_t boot_id, const py::dict& options, const std::string& seal,
+            const py::bytes& seal_key) {
     if (files.is_none() == root.empty()) throw py::value_error("root: a directory, or else files");
-    const StorageOptions wanted = OptionsOf(host_id, boot_id, options);
+    StorageOptions wanted = OptionsOf(host_id, boot_id, options);
+    wanted.sealer = SealerOf(seal, seal_key);
     const StoreParts parts = StoreOf(store);
     const std::shared_ptr<FileSystem> medium =
         files.is_none() ? MakePosixFileSystem(root) : MakePythonFiles(files);
@@ -187,10 +198,10 @@ void BindStorage(py::module_& module) {
   py::class_<PyStorage>(module, "Storage")
       // The store outlives the tier, which calls it.
       .def(py::init<const py::handle&, const std::string&, const py::object&, int, const py::bytes&, uint64_t,
-                    const py::dict&>(),
+                    const py::dict&, const std::string&, const py::bytes&>(),
            py::keep_alive<1, 2>(), py::arg("store"), py::kw_only(), py::arg("root"),
            py::arg("files") = py::none(), py::arg("catalog_fd"), py::arg("host_id"), py::arg("boot_id"),
-           py::arg("options"))
+           py::arg("options"), py::arg("seal") = "none", py::arg("seal_key") = py::bytes())
       .def("check_root", &PyStorage::CheckRoot, py::arg("wait_s"))
       .def("start", &PyStorage::Start)
       .def("stop", &PyStorage::Stop, py::arg("wait_s"))

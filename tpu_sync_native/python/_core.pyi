@@ -340,10 +340,8 @@ class Files:
 # ---- storage ---------------------------------------------------------------------------------
 
 class Storage:
-    """The tier below DRAM: segments on a shared directory. Owned by the daemon, beside its Store.
-
-    Stop it before the store. Nothing here waits for the medium longer than it was told to.
-    """
+    """The tier below DRAM: segments on a shared directory. The daemon's, beside its Store and stopped before
+    that. Nothing here waits for the medium longer than it was told to."""
 
     def __init__(
         self,
@@ -355,6 +353,8 @@ class Storage:
         host_id: bytes,  # 16 random bytes
         boot_id: int,
         options: dict[str, int | float],  # fields of StorageOptions by name; unknown ones are ValueError
+        seal: str = "none",  # or mac, encrypt; with seal_key of 32 bytes
+        seal_key: bytes = b"",
     ) -> None: ...
     def check_root(self, wait_s: float) -> None:
         """Make or check the root's marker; ValueError says why the root cannot be used."""
@@ -384,8 +384,8 @@ def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
 
 # ---- the storage format, for tools; a file is its path or a descriptor, of a regular file -------
 
-def scan_segment(file: str | int, check_payloads: bool) -> dict[str, Any]:
-    """Every record, bad ones too. OSError: the medium fails. What is wrong with the bytes is in the result.
+def scan_segment(file: str | int, check_payloads: bool, seal_key: bytes = b"") -> dict[str, Any]:
+    """Every record, bad ones too, and those that seal_key did not seal. OSError: the medium fails.
 
     namespace, host (bytes), number, epoch, chunk_bytes: of the header, number 0 when it is not one;
     file_bytes, valid_bytes, stopped: the first fault in words, "" when there is none, and where it is;

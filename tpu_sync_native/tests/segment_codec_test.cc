@@ -112,6 +112,9 @@ TEST(ForgedRecordHeadersAreNamed) {
   wrong([](RecordHeader& header) { header.key_bytes = 15; }, "key_bytes is 15; 16 to 64 are allowed");
   wrong([](RecordHeader& header) { header.key_bytes = 65; }, "key_bytes is 65; 16 to 64 are allowed");
   wrong([](RecordHeader& header) { header.key_bytes = 16; }, "key has bytes behind its 16");
+  wrong([](RecordHeader& header) { header.seal = 3; }, "seal is 3; 0, 1 and 2 are known");
+  wrong([](RecordHeader& header) { header.salt[31] = 1; }, "it has tags and no seal");
+  wrong([](RecordHeader& header) { header.header_tag[31] = 1; }, "it has tags and no seal");
   wrong([](RecordHeader& header) { header.reserved = 1; }, "reserved is 1; 0 is wanted");
 }
 

@@ -28,6 +28,11 @@ inline constexpr uint64_t kStoredSegmentBytesMax = kStorageUnit << 28;
 // What was done to a payload: nothing, lz4, or lz4 after a byte shuffle of items of so many bytes.
 enum class Codec : uint32_t { kRaw = 0, kLz4 = 1, kLz4Shuffle2 = 2, kLz4Shuffle4 = 4 };
 
+// What keeps a record from being written or changed by others: nothing, a keyed tag, or that and encryption
+// (segment/seal.h).
+enum class Seal : uint32_t { kNone = 0, kMac = 1, kEncrypt = 2 };
+inline constexpr uint32_t kSealSaltBytes = 32, kSealTagBytes = 16, kSealHeaderTagBytes = 32;
+
 struct SegmentHeader {
   uint64_t magic;
   uint32_t version;
@@ -53,12 +58,16 @@ struct RecordHeader {
   uint32_t payload_crc;   // CRC32C of the stored bytes
   uint32_t codec;
   uint32_t key_bytes;
-  uint32_t reserved;
+  uint32_t seal;
   uint8_t key[kStoredKeyBytesMax];
+  uint8_t salt[kSealSaltBytes];  // of the record's key; this and the tags are zeros without a seal
+  uint8_t payload_tag[kSealTagBytes];
+  uint8_t header_tag[kSealHeaderTagBytes];
+  uint64_t reserved;
 };
 inline constexpr uint64_t kRecordHeaderBytes =
     256;  // what the checksum covers; the rest of the unit is zeros
-static_assert(sizeof(RecordHeader) <= kRecordHeaderBytes);
+static_assert(sizeof(RecordHeader) == kRecordHeaderBytes);
 
 struct IndexHeader {
   uint64_t magic;

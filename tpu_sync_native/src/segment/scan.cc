@@ -58,10 +58,11 @@ class Window {
 
 class Scanner {
  public:
-  Scanner(ReadFile& file, uint64_t units_bytes, bool check_payloads, ScanResult& result)
+  Scanner(ReadFile& file, uint64_t units_bytes, bool check_payloads, const Sealer* sealer, ScanResult& result)
       : window_(file, units_bytes),
         file_bytes_(units_bytes),
         check_payloads_(check_payloads),
+        sealer_(sealer),
         result_(result) {}
 
   // False: the segment's header is not one; nothing below makes sense.
@@ -101,11 +102,20 @@ class Scanner {
       *why = "record ends at " + std::to_string(end) + ", behind the end of the file";
       return {};
     }
+    if (sealer_ != nullptr && !sealer_->HeaderHolds(header)) {
+      *why = header.seal == 0 ? "it is not sealed" : "its seal does not hold: another key, or a forgery";
+      return {};
+    }
     if (!check_payloads_) return {};
     uint32_t crc = 0;
-    error = PayloadCrc(offset + kStorageUnit, header.stored_bytes, &crc);
+    std::string sealed;
+    error =
+        PayloadCrc(offset + kStorageUnit, header.stored_bytes, &crc, sealer_ == nullptr ? nullptr : &sealed);
     if (error.ok() && crc != header.payload_crc) {
       *why = Wrong("checksum of the payload", Hex(crc), Hex(header.payload_crc));
+    } else if (error.ok() && sealer_ != nullptr &&
+               !sealer_->OpenPayload(header, reinterpret_cast<uint8_t*>(sealed.data()))) {
+      *why = "the seal of its payload does not hold";
     }
     return error;
   }
@@ -125,7 +135,8 @@ class Scanner {
   }
 
  private:
-  IoError PayloadCrc(uint64_t offset, uint64_t bytes, uint32_t* crc) {
+  // bytes_read, if given: what it read, for the seal.
+  IoError PayloadCrc(uint64_t offset, uint64_t bytes, uint32_t* crc, std::string* bytes_read) {
     while (bytes > 0) {
       const uint8_t* at = nullptr;
       uint64_t available = 0;
@@ -133,6 +144,7 @@ class Scanner {
       if (!error.ok()) return error;
       const uint64_t part = std::min(bytes, available);
       *crc = Crc32c(*crc, at, part);
+      if (bytes_read != nullptr) bytes_read->append(reinterpret_cast<const char*>(at), part);
       offset += part;
       bytes -= part;
     }
@@ -142,6 +154,7 @@ class Scanner {
   Window window_;
   const uint64_t file_bytes_;
   const bool check_payloads_;
+  const Sealer* const sealer_;
   ScanResult& result_;
   uint64_t ahead_bytes_ = kStorageUnit;
 };
@@ -155,14 +168,15 @@ IoError ScanSegment(FileSystem& files, const std::string& path, bool check_paylo
   return error.ok() ? ScanSegment(*file, check_payloads, result, found) : error;
 }
 
-IoError ScanSegment(ReadFile& file, bool check_payloads, ScanResult* result, const RecordFound& found) {
+IoError ScanSegment(ReadFile& file, bool check_payloads, ScanResult* result, const RecordFound& found,
+                    const Sealer* sealer) {
   *result = ScanResult{};
   IoError error = file.Size(&result->file_bytes);
   if (!error.ok()) return error;
   // Less than a unit at the end is no record.
   const uint64_t units_bytes =
       std::min(result->file_bytes, kStoredSegmentBytesMax) / kStorageUnit * kStorageUnit;
-  Scanner scanner(file, units_bytes, check_payloads, *result);
+  Scanner scanner(file, units_bytes, check_payloads, sealer, *result);
   bool ok = false;
   error = scanner.ReadSegmentHeader(&ok);
   if (!error.ok() || !ok) return error;

@@ -25,10 +25,11 @@ struct ScanResult {
 // verifies) and the scan goes on behind a bad one: where its payload ends, or, when its header is not one,
 // where the next valid header stands; the entry of such a one has an offset and no key. Blocks: pool threads
 // and tools only. An error is of the medium; what is wrong with the bytes is in the result.
+// sealer: records must be sealed by it, else they do not verify; without one seals are not looked at.
 using RecordFound = std::function<void(const IndexEntry&, const std::string& why)>;
 IoError ScanSegment(FileSystem& files, const std::string& path, bool check_payloads, ScanResult* result,
                     const RecordFound& found = nullptr);
 IoError ScanSegment(ReadFile& file, bool check_payloads, ScanResult* result,
-                    const RecordFound& found = nullptr);
+                    const RecordFound& found = nullptr, const Sealer* sealer = nullptr);
 
 }  // namespace tpu_sync_native

@@ -21,6 +21,15 @@ std::string CheckStoredBytes(const RecordHeader& header) {
   return Outside("stored_bytes", header.stored_bytes, 1, header.chunk_bytes);
 }
 
+std::string CheckSeal(const RecordHeader& header) {
+  if (header.seal > static_cast<uint32_t>(Seal::kEncrypt)) {
+    return "seal is " + std::to_string(header.seal) + "; 0, 1 and 2 are known";
+  }
+  if (header.seal != static_cast<uint32_t>(Seal::kNone)) return "";
+  constexpr size_t kFieldsBytes = kSealSaltBytes + kSealTagBytes + kSealHeaderTagBytes;
+  return AllZero(header.salt, kFieldsBytes) ? "" : "it has tags and no seal";
+}
+
 }  // namespace
 
 void EncodeSegmentHeader(const SegmentIdentity& identity, uint8_t* out) {
@@ -58,8 +67,9 @@ std::string DecodeSegmentHeader(std::span<const uint8_t> bytes, SegmentIdentity*
   return "";
 }
 
-void EncodeRecordHeader(const SegmentIdentity& identity, uint64_t offset, std::string_view key, Codec codec,
-                        uint64_t stored_bytes, uint32_t payload_crc, uint8_t* out) {
+bool EncodeRecordHeader(const SegmentIdentity& identity, uint64_t offset, std::string_view key, Codec codec,
+                        uint64_t stored_bytes, uint32_t payload_crc, uint8_t* out, const Sealer* sealer,
+                        const PayloadSeal* seal) {
   assert(key.size() >= kStoredKeyBytesMin && key.size() <= kStoredKeyBytesMax);
   RecordHeader header{};
   header.magic = kRecordMagic;
@@ -75,9 +85,16 @@ void EncodeRecordHeader(const SegmentIdentity& identity, uint64_t offset, std::s
   header.codec = static_cast<uint32_t>(codec);
   header.key_bytes = static_cast<uint32_t>(key.size());
   std::memcpy(header.key, key.data(), key.size());
+  if (sealer != nullptr) {
+    header.seal = static_cast<uint32_t>(sealer->seal());
+    std::memcpy(header.salt, seal->salt, sizeof(header.salt));
+    std::memcpy(header.payload_tag, seal->tag, sizeof(header.payload_tag));
+    if (!sealer->SealHeader(&header)) return false;
+  }
   std::memset(out, 0, kStorageUnit);
   std::memcpy(out, &header, sizeof(header));
   FinishCrc(out, kRecordHeaderBytes);
+  return true;
 }
 
 std::string CheckRecordHeader(std::span<const uint8_t> unit, const SegmentIdentity& identity, uint64_t offset,
@@ -96,7 +113,7 @@ std::string CheckRecordHeader(std::span<const uint8_t> unit, const SegmentIdenti
       [&] { return Differs("offset", header->offset, offset); },
       [&] { return Differs("chunk_bytes", header->chunk_bytes, identity.chunk_bytes); },
       [&] { return CheckStoredBytes(*header); }, [&] { return CheckKey(header->key, header->key_bytes); },
-      [&] { return Differs("reserved", header->reserved, 0); },
+      [&] { return CheckSeal(*header); }, [&] { return Differs("reserved", header->reserved, 0); },
       [&] { return CheckRest(unit.data(), sizeof(RecordHeader), kStorageUnit); });
   return wrong.empty() ? "" : "record header: " + wrong;
 }

@@ -9,6 +9,7 @@
 
 #include "segment/layout.h"
 #include "segment/names.h"
+#include "segment/seal.h"
 
 namespace tpu_sync_native {
 
@@ -25,8 +26,10 @@ struct SegmentIdentity {
 
 // Each fills one unit (kStorageUnit bytes) at `out`.
 void EncodeSegmentHeader(const SegmentIdentity& identity, uint8_t* out);
-void EncodeRecordHeader(const SegmentIdentity& identity, uint64_t offset, std::string_view key, Codec codec,
-                        uint64_t stored_bytes, uint32_t payload_crc, uint8_t* out);
+// sealer and seal: of a record that is sealed; false when its tag cannot be made.
+bool EncodeRecordHeader(const SegmentIdentity& identity, uint64_t offset, std::string_view key, Codec codec,
+                        uint64_t stored_bytes, uint32_t payload_crc, uint8_t* out,
+                        const Sealer* sealer = nullptr, const PayloadSeal* seal = nullptr);
 // What an index says of a record.
 IndexEntry MakeIndexEntry(uint64_t offset, std::string_view key, Codec codec, uint64_t stored_bytes,
                           uint32_t payload_crc);

@@ -21,8 +21,8 @@ void Demoter::Impl::Prepare(const std::shared_ptr<Lane>& lane) {
     }
     if (batch->records == nullptr || batch->records->codec() != codec) {
       const StorageOptions& options = context->options;
-      batch->records =
-          std::make_unique<RecordBatch>(lane->chunk_bytes, codec, options.io_bytes, options.segment_bytes);
+      batch->records = std::make_unique<RecordBatch>(lane->chunk_bytes, codec, options.io_bytes,
+                                                     options.segment_bytes, options.sealer, lane->ns->id);
     }
     Fill(*lane, *batch);
     TryCodecs(*lane, *batch);

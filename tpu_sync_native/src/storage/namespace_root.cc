@@ -55,6 +55,12 @@ std::string Difference(std::string_view here, std::string_view there) {
          excerpt(there);
 }
 
+// What stands before the seal of a meta.json, which is its last field.
+std::string_view WithoutSeal(std::string_view meta) {
+  const size_t seal = meta.rfind(",\"seal\":");
+  return meta.substr(0, seal != std::string_view::npos ? seal : meta.rfind('}'));
+}
+
 IoError ReadMeta(FileSystem& files, const StorageNamespace& ns, const std::string& path,
                  std::string* refused) {
   std::string there;
@@ -64,7 +70,10 @@ IoError ReadMeta(FileSystem& files, const StorageNamespace& ns, const std::strin
     return {};
   }
   if (error.ok() && there != ns.meta_json) {
-    *refused = path + " holds another fingerprint under this id; " + Difference(ns.meta_json, there);
+    const bool seals_differ = WithoutSeal(there) == WithoutSeal(ns.meta_json);
+    *refused = path + (seals_differ ? " is of another storage_seal or storage_key; "
+                                    : " holds another fingerprint under this id; ");
+    *refused += Difference(ns.meta_json, there);
   }
   return error;
 }

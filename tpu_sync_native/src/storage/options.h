@@ -2,18 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include "segment/seal.h"
 
 namespace tpu_sync_native {
 
 struct StorageOptions {
   uint8_t host_id[16] = {};  // random per arena
   uint64_t boot_id = 0;
-  uint64_t quota_bytes = 0;            // of all hosts together on this root; 0: no limit but free space
-  uint64_t namespace_quota_bytes = 0;  // the same for each namespace
-  uint64_t segment_bytes = 256 << 20;  // a segment is sealed when it has reached this
-  uint64_t records_max = 0;            // of the catalog; 0: from the quota
-  uint32_t load_threads = 4;           // of the IoPool; also how many loads are read at once
+  std::shared_ptr<const Sealer> sealer;  // null: records have no seal
+  uint64_t quota_bytes = 0;              // of all hosts together on this root; 0: no limit but free space
+  uint64_t namespace_quota_bytes = 0;    // the same for each namespace
+  uint64_t segment_bytes = 256 << 20;    // a segment is sealed when it has reached this
+  uint64_t records_max = 0;              // of the catalog; 0: from the quota
+  uint32_t load_threads = 4;             // of the IoPool; also how many loads are read at once
   uint32_t store_threads = 2;
   uint64_t demote_queue_bytes = 1 << 30;  // chunks waiting to be demoted; beyond, they are dropped
   uint64_t promote_queue_bytes = 4ull << 30;

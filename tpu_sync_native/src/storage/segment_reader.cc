@@ -171,7 +171,7 @@ class Reader {
   }
 
   // The record is in memory: is it the chunk?
-  void Settle(size_t i, const uint8_t* record) {
+  void Settle(size_t i, uint8_t* record) {
     const ReadVerdict verdict = Verify(wanted_[i], record);
     if (verdict == ReadVerdict::kCorrupt) {
       Reject(i, verdict);
@@ -180,7 +180,7 @@ class Reader {
     }
   }
 
-  ReadVerdict Verify(const WantedChunk& chunk, const uint8_t* record) {
+  ReadVerdict Verify(const WantedChunk& chunk, uint8_t* record) {
     RecordHeader header;
     if (!CheckRecordHeader({record, kStorageUnit}, segment_.identity, chunk.offset, &header).empty()) {
       return ReadVerdict::kCorrupt;
@@ -189,8 +189,12 @@ class Reader {
       return ReadVerdict::kCorrupt;
     }
     const Codec codec = static_cast<Codec>(header.codec);
-    const uint8_t* stored = IntoSlot(chunk) ? chunk.target : record + kStorageUnit;
+    uint8_t* stored = IntoSlot(chunk) ? chunk.target : record + kStorageUnit;
+    const Sealer* const sealer = context_.options.sealer.get();
+    if (sealer == nullptr && header.seal != static_cast<uint32_t>(Seal::kNone)) return ReadVerdict::kMissing;
+    if (sealer != nullptr && !sealer->HeaderHolds(header)) return ReadVerdict::kCorrupt;
     if (Crc32c(0, stored, header.stored_bytes) != header.payload_crc) return ReadVerdict::kCorrupt;
+    if (sealer != nullptr && !sealer->OpenPayload(header, stored)) return ReadVerdict::kCorrupt;
     if (codec == Codec::kRaw) {
       // A raw payload is as long as its chunk, so it was read into the slot.
       return stored == chunk.target && header.stored_bytes == header.chunk_bytes ? ReadVerdict::kOk

@@ -313,8 +313,8 @@ IoError SegmentWriter::Append(RecordBatch& batch, uint64_t epoch) {
     offset = kStorageUnit;
   }
   const size_t before = open.entries.size();
-  batch.Place(open.segment->identity, offset, &impl.parts, &open.entries);
-  const IoError error = impl.ReportWrite(open.file->Append(impl.parts));
+  const bool placed = batch.Place(open.segment->identity, offset, &impl.parts, &open.entries);
+  const IoError error = placed ? impl.ReportWrite(open.file->Append(impl.parts)) : IoError{ENOMEM};
   if (!error.ok()) {
     open.entries.resize(before);
     if (impl.readable_at_once()) impl.SyncFile();  // what went well before; its first sync since
