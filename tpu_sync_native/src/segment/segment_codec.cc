@@ -26,8 +26,10 @@ std::string CheckSeal(const RecordHeader& header) {
     return "seal is " + std::to_string(header.seal) + "; 0, 1 and 2 are known";
   }
   if (header.seal != static_cast<uint32_t>(Seal::kNone)) return "";
-  constexpr size_t kFieldsBytes = kSealSaltBytes + kSealTagBytes + kSealHeaderTagBytes;
-  return AllZero(header.salt, kFieldsBytes) ? "" : "it has tags and no seal";
+  const bool none = AllZero(header.salt, sizeof(header.salt)) &&
+                    AllZero(header.payload_tag, sizeof(header.payload_tag)) &&
+                    AllZero(header.header_tag, sizeof(header.header_tag));
+  return none ? "" : "it has tags and no seal";
 }
 
 }  // namespace
