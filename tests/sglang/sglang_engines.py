@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from harness import until
+
 from kvtier.demo.engine_process import EngineProcess
 from kvtier.demo.models import FIRST_TOKEN, VOCABULARY
 
@@ -15,6 +17,7 @@ PROMPT_TOKENS = 400
 # So few that a handful of prompts push each other out of the device's and the host's pool.
 DEVICE_TOKENS = 1024
 MAX_NEW_TOKENS = 12
+IDLE_S = 60.0  # what its threads still store is bounded, and so is what they wait for
 
 BACKEND = {
     "backend_name": "kvtier",
@@ -173,8 +176,8 @@ class Engine(EngineProcess):
         return self.answers()
 
     def forget(self) -> None:
-        """Empty the engine's own caches, on the device and on the host; not kvtier."""
-        assert self.call("forget")
+        """Empty the engine's own caches, on the device and on the host, once it is idle; not kvtier."""
+        until(lambda: self.call("forget"), "the engine is idle", IDLE_S)
 
 
 class References:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import until
-from sglang_engines import BACKEND, Answers, engine_options, request
+from sglang_engines import BACKEND, IDLE_S, Answers, engine_options, request
 
 from kvtier.demo.engine_process import CALL_DEADLINE_S, ENVIRONMENT, START_DEADLINE_S
 
@@ -61,8 +61,8 @@ class Server:
         return text
 
     def forget(self) -> None:
-        """Empty the engine's own caches; not kvtier."""
-        self.done("POST", "/flush_cache")
+        """Empty the engine's own caches, once it is idle; not kvtier."""
+        until(lambda: self.call("POST", "/flush_cache")[0] == 200, "the engine is idle", IDLE_S)
 
     def attach(self, *, extra: Mapping[str, Any] | None = None, **policies: str) -> tuple[int, str]:
         """Attach kvtier; where it is attached, change the policies alone."""

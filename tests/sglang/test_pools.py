@@ -33,3 +33,18 @@ def test_another_stack_gets_the_same_bytes(daemon: Daemon, case: Case) -> None:
     assert all(map(torch.equal, kept, found))
     assert counters["load_pages"] >= case.pages
     assert counters["missed_pages"] == 0
+
+
+def test_pages_that_go_through_python(daemon: Daemon) -> None:
+    """Without zero copy SGLang hands over flat pages: the same bytes, in a namespace of their own."""
+    case, flat = Case(), {"interface_v1": 0}
+    with Stack(case, daemon.address, flat) as first:
+        tokens = first.tokens()
+        kept = first.store(tokens)
+    with Stack(case, daemon.address) as other:
+        assert other.prefetch(tokens) == 0
+    with Stack(case, daemon.address, flat) as second:
+        assert second.prefetch(tokens) == len(tokens)
+        found = second.load_back(tokens)
+        assert second.backend.counters()["load_pages"] >= case.pages
+    assert all(map(torch.equal, kept, found))
