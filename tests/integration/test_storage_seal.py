@@ -205,3 +205,26 @@ def test_keys_that_are_none_are_refused_and_not_shown(root: Path, tmp_path: Path
     assert "takes a key" in refused(tmp_path, "--storage", str(root), "--storage-seal", "mac")
     assert "storage_seal is 'none'" in refused(tmp_path, "--storage", str(root), "--storage-key", str(good))
     assert "'none', 'mac' or 'encrypt'" in refused(tmp_path, *flags(root, "aes", good))
+
+
+@pytest.mark.parametrize("seal", ["mac", "encrypt"])
+def test_what_a_dead_host_left_open_is_adopted_and_read(
+    start_daemon: StartDaemon, root: Path, tmp_path: Path, seal: str
+) -> None:
+    key = key_file(tmp_path, "key", secrets.token_bytes(32))
+    options = (*flags(root, seal, key), "--storage-dead-after", "1s", "--storage-codec", "lz4")
+    dead, heir = (start_daemon("64MiB", *options) for _ in range(2))
+    written(dead)
+    dead.kill()
+    for tail in root.rglob("tail.idx"):
+        tail.unlink()  # so that it is found by its records alone
+    keys = keys_of("sealed", COUNT)
+    with heir.client() as client:
+        ns = client.namespace(PRINT, CHUNK)
+        until(
+            lambda: heir.counters()["storage_adopted_segments"] >= 1 or ns.lookup(keys).chunks,
+            "adopted",
+            60.0,
+        )
+        until(lambda: ns.lookup(keys) == Hit(COUNT, 0, COUNT), "found", 60.0)
+        assert load(ns, keys) == COUNT
