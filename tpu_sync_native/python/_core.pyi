@@ -264,8 +264,7 @@ class CopyEngine:
         """store_jobs, store_bytes, load_jobs, load_bytes, failed_jobs, extents (after coalescing), cpu_ns;
         load_waits: times a load waited for its next chunk on its way from storage;
         fence_waits: jobs that waited for the device;
-        refused_holds: jobs and windows whose buffers were gone;
-        load_windows: those that were opened;
+        refused_holds: jobs and windows whose buffers were gone; load_windows: those that were opened;
         late_windows: those whose loads failed because a piece did not land in time;
         unready_windows: those that did not open, because a step had the buffers all the time."""
     def capabilities(self) -> dict[str, Any]:
@@ -305,18 +304,11 @@ class FileAppender:
     def close(self) -> None: ...
 
 class Files:
-    """What the storage tier sees of a medium, for tests and benchmarks: a directory, or a
-    kvtier.io.objects.PythonFiles.
-
-    direct: O_DIRECT where it works; ring_reads, ring_writes: io_uring where it is permitted."""
+    """What the storage tier sees of a medium, for tests and benchmarks: a directory, or a PythonFiles (of
+    kvtier.io.objects). direct: O_DIRECT where it works; ring_*: io_uring where it is permitted."""
 
     def __init__(
-        self,
-        where: str | object,
-        *,
-        direct: bool = True,
-        ring_reads: bool = True,
-        ring_writes: bool = False,
+        self, where: str | object, *, direct: bool = True, ring_reads: bool = True, ring_writes: bool = False
     ) -> None: ...
     @property
     def name(self) -> str: ...
@@ -364,9 +356,8 @@ class Storage:
     def open_namespace(
         self, ns: int, id: bytes, chunk_bytes: int, meta_json: str, codec: str = "raw", told: int = 0
     ) -> None:
-        """codec: as codec_unavailable takes it, or auto: whichever pays, found out.
-
-        told: `Session.epoch_below` of an earlier daemon's time."""
+        """codec: as codec_unavailable takes it, or auto: which pays, found out. told: `Session.epoch_below`
+        of an earlier daemon's time."""
     def clear_namespace(self, ns: int) -> None: ...
     def clear_unopened(self, id: bytes, wait_s: float) -> int: ...  # the epoch made, 0 if nothing is there
     def flush(self, wait_s: float) -> bool:
@@ -386,7 +377,6 @@ def catalog_make_empty(catalog_fd: int, boot_id: int) -> None:
 
 def scan_segment(file: str | int, check_payloads: bool, seal_key: bytes = b"") -> dict[str, Any]:
     """Every record, bad ones too, and those that seal_key did not seal. OSError: the medium fails.
-
     namespace, host (bytes), number, epoch, chunk_bytes: of the header, number 0 when it is not one;
     file_bytes, valid_bytes, stopped: the first fault in words, "" when there is none, and where it is;
     records: dicts of key, offset, stored_bytes (with padding), codec, payload_crc, why ("" when sound)."""
