@@ -9,9 +9,17 @@ from functools import partial
 import trials
 from faces import Server
 from lmcache_mp import LMCacheServer
+from mooncake_store import MooncakeServer
 from ours import KvtierServer
+from vllm_files import FilesServer
 
-SYSTEMS: dict[str, Callable[[bool], Server]] = {"kvtier": KvtierServer, "lmcache": LMCacheServer}
+SYSTEMS: dict[str, Callable[[bool], Server]] = {
+    "kvtier": KvtierServer,
+    "lmcache": LMCacheServer,
+    "mooncake": MooncakeServer,
+    "vllm-files": FilesServer,
+}
+WITHOUT_SERVER = ("vllm-files",)  # nothing to kill, to stop or to leak
 
 
 def main() -> None:
@@ -33,6 +41,8 @@ def main() -> None:
         disk, trial = todo[name]
         rows = []
         for system in options.system or SYSTEMS:
+            if system in WITHOUT_SERVER and name != "flip":
+                continue
             server = SYSTEMS[system](disk)
             try:
                 rows.append({name: server.name} | trial(server))
