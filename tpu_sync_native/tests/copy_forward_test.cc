@@ -28,11 +28,9 @@ void PutAndFlush(TierHost& host, uint64_t first) {
   CHECK(host.Flush());
 }
 
-}  // namespace
-
-TEST(AHotChunkOutlivesItsSegment) {
+void HotChunkOutlivesItsSegment(const StorageOptions& options) {
   FakeFiles fake;
-  TierHost host(fake.files(), SmallQuota());
+  TierHost host(fake.files(), options);
   host.Start();
   CHECK(host.Put(0, 20) == 20);
   CHECK(host.Flush());
@@ -53,9 +51,21 @@ TEST(AHotChunkOutlivesItsSegment) {
   CHECK(host.Stat("storage_write_amplification_permille") < 1250);
   CHECK(fake.memory->UsedBytes() <= 9 << 20);  // with indexes
   // Another host reads the copies, which are two moves away from what was stored.
-  TierHost other(fake.files(), SmallQuota());
+  TierHost other(fake.files(), options);
   other.Start();
   CHECK(Eventually([&] { return other.Get(hot, 1) == 1; }));
+}
+
+}  // namespace
+
+TEST(AHotChunkOutlivesItsSegment) { HotChunkOutlivesItsSegment(SmallQuota()); }
+
+TEST(AndIsSealedAnewWhereItIsCopiedTo) {
+  StorageOptions options = SmallQuota();
+  std::string why;
+  options.sealer = Sealer::Make(std::string(Sealer::kKeyBytes, 'k'), Seal::kEncrypt, &why);
+  CHECK(options.sealer != nullptr);
+  HotChunkOutlivesItsSegment(options);
 }
 
 TEST(ASegmentThatIsReadAsAWholeStays) {
