@@ -1,13 +1,14 @@
 """One backend called by three threads at once, as SGLang does; a medium that hangs under one of them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from harness import PATIENT_MS, Daemon, until
 from inprocess import Case, Stack
+from kvtier_connectors.common.guard import faults
 from storing_hosts import hanging, hanging_host
 
 PAGE_TOKENS = 16
@@ -111,6 +112,13 @@ def test_a_close_in_the_middle_of_everything(daemon: Daemon) -> None:
         before = stack.host_pool.kv_buffer.clone()
         assert backend.batch_get_v1(keys_of(0), LOADED) == [False] * PAGES
         assert torch.equal(stack.host_pool.kv_buffer, before)
+
+
+@pytest.fixture(autouse=True)
+def no_fault_swallowed() -> Iterator[None]:
+    before = faults.copy()
+    yield
+    assert faults == before
 
 
 @pytest.fixture
