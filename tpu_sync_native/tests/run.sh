@@ -22,7 +22,7 @@ run() {
     exit 1
   }
   cmake --build "$build" -j "$jobs"
-  ctest --test-dir "$build" --output-on-failure --no-tests=error --timeout 100 "$@"
+  ctest --test-dir "$build" --output-on-failure --no-tests=error --timeout 300 "$@"
 }
 
 # The CPU plugin that the PJRT tests wrap; without it they fail and say so.
