@@ -112,7 +112,7 @@ test-sglang: $(SGLANG_ENV)/.built $(VLLM_ENV)/.built
 	$(SGLANG_ENV)/bin/python -m pytest tests/sglang
 
 # Without the trials, each of which starts an engine or two of its own.
-ifneq ($(shell command -v $(SGLANG_PYTHON)),)
+ifneq ($(shell $(SGLANG_PYTHON) -c 'import sys; print(sys.version_info[:2] == (3, 11) or "")' 2>/dev/null),)
 test-sglang-main: $(SGLANG_ENV)/.built
 	$(SGLANG_ENV)/bin/python -m pytest tests/sglang -m "not trial"
 else

@@ -41,8 +41,9 @@ class Offloads:
 
     def give(self, offload: Offload) -> None:
         """Store this node, unless its pages are there, nobody is there to take them, or too many wait."""
-        self._given.append(offload)
-        if self._shelf.present(pack(offload.keys)).all():
+        there = self._shelf.present(pack(offload.keys)).all()
+        self._given.append(offload)  # from here on its result is waited for
+        if there:
             offload.stored = True
         elif not self._shelf.namespace.attached or self._queue.qsize() >= WAITING_MAX:
             self._shelf.tally.add(skipped_offloads=1)
