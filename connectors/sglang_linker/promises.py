@@ -5,7 +5,8 @@ and an engine is there to copy it: from then on a load needs nobody, not even th
 on their way when they are leased; they count once they have come, for a request that is still queued then.
 
 SGLang does not say when a queued request is given up. A promise that nobody has asked about for HOLD_S is
-dropped; a later lookup makes it anew.
+dropped; a later lookup makes it anew. So is one that is as old as RENEW_S: the daemon ends every lease at its
+lease_timeout (600 s by default), however often it is asked about.
 """
 
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kvtier import Namespace, SlotLease
 
 HOLD_S = 10.0
+RENEW_S = 15.0  # well before a lease_timeout of half a minute
 HELD_MAX = 256  # requests; SGLang looks up those that it is about to run, and the queue as far as it sorts it
 
 
@@ -34,6 +36,7 @@ class Promise:
     lease: "SlotLease"
     pages: int  # leading ones that are in DRAM
     asked_s: float
+    made_s: float
 
 
 class Promises:
@@ -74,6 +77,8 @@ class Promises:
         held = self._held.get(rid)
         if held is None or held.keys != keys or not self._copier.serves(held.lease):
             return None
+        if self._clock() - held.made_s >= RENEW_S:
+            return None
         if held.pages < len(held.lease):
             held.pages = max(held.pages, self._namespace.wait_slots(held.lease, 0.0))
         if len(held.lease) < len(keys) and self._namespace.lookup_count(pack(keys)) > len(held.lease):
@@ -90,7 +95,8 @@ class Promises:
         if lease is None:
             return 0
         pages = self._namespace.wait_slots(lease, self._wait_s)
-        self._held[rid] = Promise(keys, lease, pages, self._clock())
+        now_s = self._clock()
+        self._held[rid] = Promise(keys, lease, pages, asked_s=now_s, made_s=now_s)
         while len(self._held) > HELD_MAX:
             self._drop(next(iter(self._held)))
         return pages

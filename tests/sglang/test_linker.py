@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from harness import Daemon, until
+from kvtier_connectors.sglang_linker.promises import RENEW_S
 from linker_inprocess import PAGE_TOKENS, LinkedStack
 
 PAGES = 6
@@ -78,6 +79,23 @@ def test_a_promise_goes_back_when_it_is_not_asked_about(daemon: Daemon) -> None:
         now_s[0] += 3600
         stack.cache.check_hicache_events()
         until(lambda: not sum(s.read_leases for s in daemon.stats().sessions), "the lease is back")
+
+
+def test_a_promise_is_made_anew_before_its_lease_ends(daemon: Daemon) -> None:
+    with LinkedStack(daemon.address) as stack:
+        stack.store(PROMPT)
+        stack.settle()
+        stack.cache.reset()
+        promises, now_s = stack.linker._promises, [0.0]
+        promises._clock = lambda: now_s[0]
+        seen = []
+        for passed_s in (0, RENEW_S / 2, RENEW_S / 2):
+            now_s[0] += passed_s
+            assert stack.match(PROMPT, "queued")[1].host_hit_length == len(PROMPT)
+            seen += promises._held.values()
+        assert seen[0] is seen[1]
+        assert seen[1] is not seen[2]
+        until(lambda: sum(s.read_leases for s in daemon.stats().sessions) == 1, "the former lease is back")
 
 
 def test_a_load_that_was_called_off_gives_its_lease_back(daemon: Daemon) -> None:
